@@ -1,5 +1,4 @@
 import json
-import shutil
 
 import pytest
 import torch
@@ -144,16 +143,6 @@ def test_names_come_from_folders_a_list_or_an_object(tmp_path):
     ):
         with refused(message):
             texts(wrong)
-
-
-def test_a_class_that_is_gone_is_no_easier_benchmark(tmp_path):
-    write(tmp_path, (1, 1, 1, 1))
-    shutil.move(tmp_path / "data" / "c2", tmp_path / "elsewhere")
-    path = tmp_path / "names.json"
-    for names in ({f"c{i}": f"thing {i}" for i in range(4)}, [f"thing {i}" for i in range(4)]):
-        path.write_text(json.dumps(names))
-        with refused(r"first 'c2'|a JSON list of 3 names"):
-            ZeroShotClassification(str(tmp_path / "data"), classes=str(path)).load()
 
 
 @pytest.mark.parametrize(

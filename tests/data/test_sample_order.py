@@ -160,7 +160,7 @@ def test_an_epoch_has_each_record_once_from_any_position(window):
     assert whole(EpochOrder(counts, [11, 3, 8], (2, 2), window)) != entries
 
 
-def test_a_window_is_shuffled_within_itself():
+def test_a_window_is_shuffled_within_itself_and_without_seed_a_long_epoch_is_in_order():
     plain = whole(EpochOrder([[10] * 10], [100], (0, 0), 0))
     shuffled = whole(EpochOrder([[10] * 10], [100], (0, 0), 30))
     for first in range(0, 100, 30):
@@ -168,10 +168,6 @@ def test_a_window_is_shuffled_within_itself():
         assert sorted(one) == sorted(other)
         assert one != other
     assert shuffled[:30] != [plain[shuffled.index(entry) - 30] for entry in shuffled[30:60]]
-
-
-def test_a_long_epoch_without_shuffling_is_in_order():
-    """It is computed by chunks."""
     order = EpochOrder([[CHUNK], [CHUNK + 5]], [CHUNK, CHUNK + 5], None)
     entries = whole(order)
     assert entries[:CHUNK] == [(0, 0, i) for i in range(CHUNK)]

@@ -76,6 +76,14 @@ def test_hard_negatives_are_those_with_high_scores():
     cold = choose(RankingPairs(negatives=2, hard=2), scores=1000 * reference()) & ~truth
     best = reference().masked_fill(truth, -torch.inf).topk(2, dim=1).indices
     assert cold.equal(torch.zeros_like(truth).scatter(1, best, True))
+    # Mutual ones, too.
+    size = 12
+    scores = torch.zeros(size, size)
+    for a in range(0, size, 2):  # couples that resemble each other, seen from one side only
+        scores[a, a + 1] = 200.0
+    chosen = MutualPairs(1, 1)(ring(size), torch.Generator().manual_seed(0), scores)
+    couples = torch.arange(size) // 2
+    assert chosen.equal(couples[:, None] == couples)
 
 
 def test_mirrored_pairs_are_what_eqsim_compares():
@@ -253,16 +261,6 @@ def test_mutual_negatives_meet_both_ways_and_mined_ones_come_first(hard, mined, 
     short = degrees < negatives
     assert chosen[short][:, short].all()
     assert degrees.sum() >= negatives * size - 2 * negatives
-
-
-def test_mutual_hard_negatives_are_those_that_score_high():
-    size = 12
-    scores = torch.zeros(size, size)
-    for a in range(0, size, 2):  # couples that resemble each other, seen from one side only
-        scores[a, a + 1] = 200.0
-    chosen = MutualPairs(1, 1)(ring(size), torch.Generator().manual_seed(0), scores)
-    couples = torch.arange(size) // 2
-    assert chosen.equal(couples[:, None] == couples)
 
 
 @pytest.mark.parametrize("seed", range(10))

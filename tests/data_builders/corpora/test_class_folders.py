@@ -1,8 +1,6 @@
 """Class folders to shards: which images, which captions, and what they are false of."""
 
-import io
 import json
-import tarfile
 from collections import Counter
 from pathlib import Path
 
@@ -99,13 +97,10 @@ def test_measured_and_repeated_images_are_left_out(folder, tmp_path):
     assert manifest.records == sum(SIZES.values()) - 1
     assert manifest.counts["skipped: measured"] == 1
     assert manifest.counts["skipped: repeated image"] == 1
-    written = []
-    for shard in manifest.shards:
-        with tarfile.open(tmp_path / "out" / shard.file) as tar:
-            files = [tar.extractfile(member) for member in tar if member.name.endswith(".png")]
-            written += [io.BytesIO(file.read()).getvalue() for file in files if file]
-    assert content not in written
-    assert len(set(written)) == len(written)
+    tars = [(tmp_path / "out" / shard.file).read_bytes() for shard in manifest.shards]
+    repeated = (folder / "cat/004.png").read_bytes()
+    found = [sum(tar.count(image) for tar in tars) for image in (content, repeated)]
+    assert found == [0, 1]
 
 
 @pytest.mark.parametrize("templates", [["a cat"], [], ["a {}", "a {}"]])

@@ -119,11 +119,18 @@ def test_a_hard_negative_image_makes_a_pair(tmp_path):
         )
 
 
-def test_an_id_of_two_images_is_refused(tmp_path):
+def test_ids_of_two_images_splits_of_other_names_and_measured_images_alone_are_refused(tmp_path):
     rows = [{"id": "x", "image": f"{n}.png", "caption": "a"} for n in (1, 1, 2)]
     with refused(r"one image for the id 'x', got two, in line 1 of .* and line 3 of"):
         records(TableBuilder(table(tmp_path, *rows)))
     assert len(records(TableBuilder(table(tmp_path, *rows), columns={"id": None}))) == 2
+    path = table(tmp_path, {"image": "1.png", "caption": "a"})
+    builder = TableBuilder(path, measured=[path])
+    with refused(r"got none.*\(1 images are in `measured`\)"):
+        builder.build(tmp_path / "out", progress=False)
+    rows = [{"image": f"{n}.png", "caption": "a", "split": name} for n, name in enumerate("AB")]
+    with refused(r"got none: name some, as --splits '\[A\]'"):
+        records(TableBuilder(table(tmp_path, *rows)))
 
 
 def test_an_image_is_in_one_split(tmp_path):
@@ -300,16 +307,6 @@ def test_a_cell_that_csv_cannot_read_is_told_with_its_line(cell, tmp_path, csv_l
     path.write_text(f"image,caption\n1.png,a\n2.png,{cell}\n")
     with refused(r"in the row that begins in line 3\)?: get the file again"):
         records(TableBuilder(path))
-
-
-def test_images_that_are_all_measured_and_splits_of_other_names_are_told(tmp_path):
-    path = table(tmp_path, {"image": "1.png", "caption": "a"})
-    builder = TableBuilder(path, measured=[path])
-    with refused(r"got none.*\(1 images are in `measured`\)"):
-        builder.build(tmp_path / "out", progress=False)
-    rows = [{"image": f"{n}.png", "caption": "a", "split": name} for n, name in enumerate("AB")]
-    with refused(r"got none: name some, as --splits '\[A\]'"):
-        records(TableBuilder(table(tmp_path, *rows)))
 
 
 def test_bad_rows_are_listed_by_line_and_counted(tmp_path, capsys):

@@ -40,7 +40,7 @@ def test_what_is_given_is_in_the_graph():
     assert y <= row < y + height
 
 
-def test_equal_seeds_give_equal_bytes_at_any_batch():
+def test_equal_seeds_give_equal_bytes_at_any_batch_and_equal_scenes_at_any_size():
     listed = [{"objects": [{}, {}]}, {}, {"objects": []}]
     first = [(image.tobytes(), graph) for image, graph in render(listed, size=32, seed=3)]
     again = [(image.tobytes(), graph) for image, graph in render(listed, size=32, seed=3)]
@@ -49,9 +49,6 @@ def test_equal_seeds_give_equal_bytes_at_any_batch():
     assert [a != b for (a, _), b in zip(first, other, strict=True)] == [True] * 3
     assert first[0][0] == next(iter(render(listed, size=32, seed=3)))[0].tobytes()
     assert first[2][1]["objects"] == []
-
-
-def test_the_scene_does_not_depend_on_the_size_of_the_image():
     small, large = (next(iter(render({}, size=size)))[1]["complete"] for size in (16, 48))
     assert small == large
 

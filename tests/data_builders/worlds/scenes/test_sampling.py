@@ -27,15 +27,12 @@ def _at(right: float, behind: float, shape: str = "sphere", size: str = "small",
     return SceneObject(shape, "red", "rubber", "plain", size, (x, y, height), SIZES[size], on=on)
 
 
-def test_objects_stay_apart_and_in_view() -> None:
+def test_objects_stay_apart_in_view_in_number_and_distinct() -> None:
     for scene in _scenes(WorldSpec(stack_probability=0.5)):
         view = scene.view
         assert all(view.shows(obj) for obj in scene.objects)
         for a, obj in enumerate(scene.objects):
             assert not any(obj.overlaps(other) for other in scene.objects[:a])
-
-
-def test_counts_and_distinct_pairs() -> None:
     spec = WorldSpec(min_objects=2, max_objects=4, colors=("red", "blue"), shapes=("cube", "cone"))
     for scene in _scenes(spec, 40):
         pairs = [(o.color, o.shape) for o in scene.objects]

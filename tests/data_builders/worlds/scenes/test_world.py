@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from data_builders.corpora.table import TableBuilder
-from data_builders.worlds.scenes.sampling import cogent
 from data_builders.worlds.scenes.world import ScenesBuilder
 from tests.data_builders.conftest import (
     NOTHING,
@@ -43,15 +42,6 @@ def test_training_never_shows_an_unseen_composition(world, clevr):
     listed = load(world / "compositions.json")
     assert not unseen & {tuple(pair) for pair in listed["seen"]}
     assert len(listed["seen"]) == 32
-
-
-def test_cogent_conditions(world):
-    for condition in "AB":
-        scenes = load(world / f"clevr/scenes_val{condition}.json")["scenes"]
-        assert len(scenes) == SMALL["cogent"]
-        for scene in scenes:
-            assert cogent(condition).isdisjoint(composed(scene["objects"]))
-            assert (world / f"images/val{condition}" / scene["image_filename"]).is_file()
 
 
 FIRST = {"gray", "blue", "brown", "yellow"}  # CLEVR, section 4.7: cubes of A, cylinders of B
