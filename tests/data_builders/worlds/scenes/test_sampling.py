@@ -43,7 +43,7 @@ def test_objects_stay_apart_in_view_in_number_and_distinct() -> None:
 CLEVR = WorldSpec(shapes=("cube", "sphere", "cylinder")).as_clevr()
 
 
-def test_scenes_as_clevrs_keep_a_margin_along_both_axes() -> None:
+def test_scenes_as_clevrs_keep_a_margin_and_have_three_to_ten_objects_equally_often() -> None:
     repeated = 0
     for scene in _scenes(CLEVR, 24):
         axes = scene.axes
@@ -60,9 +60,6 @@ def test_scenes_as_clevrs_keep_a_margin_along_both_axes() -> None:
             assert (j in table["front"][i]) != (j in table["behind"][i])
         repeated += len({(o.color, o.shape) for o in scene.objects}) < len(scene.objects)
     assert repeated > 4
-
-
-def test_scenes_as_clevrs_have_three_to_ten_objects_equally_often() -> None:
     series = SceneSeries(CLEVR, 0)
     counts = [len(series.attempt(k, random.Random(k))[0].objects) for k in range(160)]
     again = [len(series.attempt(k, random.Random(-k - 1))[0].objects) for k in range(20)]
