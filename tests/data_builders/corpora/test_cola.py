@@ -2,12 +2,7 @@ import pytest
 
 from data_builders.corpora.cola import ColaBuilder
 from tests.data_builders.conftest import groups, truths, unseen_of
-from tests.data_builders.corpora.graphs import (
-    PAIR,
-    clevr_reader,
-    clevr_scenes,
-    true_of,
-)
+from tests.data_builders.corpora.graphs import PAIR, clevr_reader, clevr_scenes, true_of
 
 # Arguments of the reader and of the builder: two objects, their relation, any attributes of one.
 QUERIES = [

@@ -17,7 +17,6 @@ from data_builders.corpora.table import TableBuilder
 from data_builders.measured_images import difference_hash
 from data_builders.shard_builder import Builder
 from tests.refusals import refused
-from vlmtune.cli.main import main
 from vlmtune.data.schema import check, read_manifest
 from vlmtune.data.shards import decode_group
 from vlmtune.data.tar_records import read_records
@@ -259,17 +258,6 @@ def test_folders(tmp_path, capsys):
     (tmp_path / "1.txt").write_text("changed")
     with refused("holds something else"):
         FolderBuilder(tmp_path).build(out, progress=False)
-
-
-def test_the_command_takes_the_file_first(tmp_path, capsys, monkeypatch):
-    path = table(tmp_path, *({"file": "1.png", "image": "1.png", "title": "c"} for _ in range(2)))
-    words = ["build", "table", str(path), "--out", str(tmp_path / "out")]
-    assert main([*words, "--columns.caption", "title", "--columns.split", "null"]) == 0
-    printed = capsys.readouterr()
-    assert "caption from 'title'; not used: 'file'" in printed.err
-    assert "1 shard, 1 record, captions 1" in printed.out
-    assert read_manifest(tmp_path / "out").arguments["path"] == str(path)
-    assert main([*words, "--columns.caption", "titles"]) == 2
 
 
 def test_a_folder_of_any_kind_of_image_is_built_and_one_bad_sidecar_is_listed(tmp_path, capsys):

@@ -4,12 +4,7 @@ import pytest
 
 from data_builders.worlds.questions import QuestionsBuilder
 from tests.data_builders.conftest import NOTHING, dump, load, rendered
-from tests.data_builders.worlds.programs.raw_scenes import (
-    content,
-    naive,
-    seen_along,
-    word,
-)
+from tests.data_builders.worlds.programs.raw_scenes import content, naive, seen_along, word
 from vlmtune.cli.main import main
 
 CLEVRS_KEYS = {"image_index", "program", "question_index", "image_filename",

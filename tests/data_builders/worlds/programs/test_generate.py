@@ -18,13 +18,7 @@ from data_builders.worlds.programs.scene_graph import (
 )
 from data_builders.worlds.programs.wording import NUMBERS, Wording, read_vocabulary
 from tests.data_builders.conftest import dump
-from tests.data_builders.worlds.programs.raw_scenes import (
-    WORDS,
-    IllPosed,
-    content,
-    naive,
-    word,
-)
+from tests.data_builders.worlds.programs.raw_scenes import WORDS, IllPosed, content, naive, word
 from tests.refusals import refused
 
 SCENES = int(os.environ.get("VLMTUNE_PROGRAM_SCENES", "100"))  # with 10 questions each

@@ -6,14 +6,7 @@ import re
 import pytest
 
 from data_builders.worlds.scenes.captions import vocabulary
-from tests.data_builders.conftest import (
-    SMALL,
-    load,
-    rendered,
-    rows_of,
-    training_texts,
-    unseen_of,
-)
+from tests.data_builders.conftest import SMALL, load, rendered, rows_of, training_texts, unseen_of
 from tests.data_builders.worlds.scenes.truth import fits, holds
 from vlmtune.benchmarks.table_abilities import TableAbilities
 from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice

@@ -5,12 +5,7 @@ import random
 
 import pytest
 
-from data_builders.worlds.scenes.sampling import (
-    WorldSpec,
-    relations,
-    sample_scene,
-    sample_twin,
-)
+from data_builders.worlds.scenes.sampling import WorldSpec, relations, sample_scene, sample_twin
 from data_builders.worlds.scenes.scene import SIZES, Scene, SceneObject, camera, directions
 from data_builders.worlds.scenes.series import SceneSeries
 
