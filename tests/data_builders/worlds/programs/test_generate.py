@@ -314,7 +314,9 @@ def few_words(scenes) -> list[dict]:
     return generated(scenes, wording=Wording(vocabulary=words, max_words=20))
 
 
-def test_statements_of_few_words_keep_to_them_and_name_what_is_filtered(few_words, raw):
+def test_statements_of_few_words_keep_to_them_and_state_30_families_of_five_structures(
+    few_words, raw
+):
     for row in few_words:
         scene = raw[row["image_index"]]
         assert word(naive(row["program"], scene)) == row["answer"]
@@ -326,9 +328,6 @@ def test_statements_of_few_words_keep_to_them_and_name_what_is_filtered(few_word
         assert named(row["statement"]) == filtered(row) + answered(row), row["statement"]
     longest = max(len(row["statement"].split()) for row in few_words)
     assert longest > 17
-
-
-def test_few_words_state_30_families_of_five_structures(few_words):
     families = Counter(row["family"] for row in few_words)
     chains = ("zero_hop", "one_hop", "two_hop", "three_hop", "single_and")
     ends = ("exist", "count", *(f"query_{attribute}" for attribute in ATTRIBUTES))

@@ -53,15 +53,12 @@ def test_equal_seeds_give_equal_bytes_at_any_batch_and_equal_scenes_at_any_size(
     assert small == large
 
 
-def test_a_given_field_changes_no_other():
+def test_a_given_field_changes_no_other_and_a_complete_request_renders_the_same_picture():
     _, free = scene({"objects": [{}, {}]}, seed=5)
     _, fixed = scene({"floor": "tiles", "objects": [{"texture": "striped"}, {}]}, seed=5)
     expected = free["complete"]
     expected["floor"], expected["objects"][0]["texture"] = "tiles", "striped"
     assert fixed["complete"] == expected
-
-
-def test_a_complete_request_renders_the_same_picture():
     stack = {"shape": "cone", "size": "small", "relation": "on 0"}
     content = {"objects": [CUBE, stack, {"relation": "above 3"}, {"relation": "right of 0"}],
                "camera": {"azimuth": 10, "pitch": 35, "distance": 20}}  # fmt: skip
