@@ -21,11 +21,6 @@ class Known:
         return [kinds.get(word, "DET") for word in words]
 
 
-class Short:
-    def tag(self, words):
-        return ["NOUN"] * (len(words) - 1)
-
-
 def write(folder, rows, seed=0):
     path, shuffles = folder / "captions.json", folder / "shuffles.json"
     path.write_text(json.dumps(rows))
@@ -65,14 +60,11 @@ def test_what_each_shuffle_moves(seed):
     assert not left
 
 
-def test_every_order_is_drawn():
+def test_every_order_is_drawn_by_the_seed_alone():
     found = {aro_shuffles.perturb("man dog horse", Known(), seed)[0] for seed in range(60)}
     assert len(found) == 6
     trigrams = {aro_shuffles.perturb("a b c d e f", Known(), seed)[3] for seed in range(20)}
     assert trigrams == {"a b c d e f", "d e f a b c"}
-
-
-def test_only_the_seed_counts():
     random.seed(0)
     first = aro_shuffles.perturb(CAPTION, Known(), 1)
     random.seed(7)
@@ -81,27 +73,13 @@ def test_only_the_seed_counts():
     assert aro_shuffles.perturb(CAPTION, Known(), 2) != first
 
 
-def test_a_tagger_that_loses_a_word():
-    with pytest.raises(ValueError, match="shorter"):
-        aro_shuffles.perturb("a b c", Short(), 0)
-
-
-def test_written_and_read(tmp_path):
-    rows = [{"image": "0.jpg", "caption": ["a man", CAPTION]}, {"image": "1.jpg", "caption": ["é"]}]
-    path, shuffles = write(tmp_path, rows, seed=3)
-    assert aro_shuffles.read_captions(path) == [("0.jpg", ["a man", CAPTION]), ("1.jpg", ["é"])]
-    found = [tuple(four) for four in aro_shuffles.read_shuffles(shuffles, path, 3)]
-    assert found == [aro_shuffles.perturb(text, Known(), 3) for text in ("a man", CAPTION, "é")]
+def test_the_tagger_and_the_seed_are_recorded(tmp_path):
+    path, shuffles = write(tmp_path, [{"image": "0.jpg", "caption": ["a man", "é"]}], seed=3)
     content = json.loads(shuffles.read_text())
     assert (content["tagger"], content["seed"]) == ("Known", 3)
     aro_shuffles.write_shuffles(path, tmp_path / "other.json", LexiconTagger(), 3)
     content = json.loads((tmp_path / "other.json").read_text())
     assert content["tagger"]["class_path"] == "vlmtune.language.tagger.LexiconTagger"
-    (tmp_path / "other.json").unlink()
-    before = shuffles.read_bytes()
-    aro_shuffles.write_shuffles(path, shuffles, Known(), 3)
-    assert shuffles.read_bytes() == before
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["captions.json", "shuffles.json"]
 
 
 def test_shuffles_of_other_captions_or_damaged_ones_raise(tmp_path):
@@ -125,16 +103,3 @@ def test_shuffles_of_other_captions_or_damaged_ones_raise(tmp_path):
         aro_shuffles.read_shuffles(shuffles, path, 1)
     with refused("vlmtune shuffles"):
         aro_shuffles.read_shuffles(tmp_path / "none.json", path, 1)
-
-
-@pytest.mark.parametrize(
-    "rows", [{}, ["a"], [{"image": "0.jpg"}], [{"image": 1, "caption": ["a"]}]]
-)
-def test_malformed_captions(tmp_path, rows):
-    path = tmp_path / "captions.json"
-    path.write_text(json.dumps(rows))
-    with refused(r"expected rows with image|a JSON list"):
-        aro_shuffles.read_captions(path)
-    path.write_text(json.dumps([{"image": "0.jpg", "caption": ["a", " "]}]))
-    with refused("at 0/caption"):
-        aro_shuffles.read_captions(path)

@@ -33,16 +33,6 @@ def test_missing_and_empty_files_are_counted_and_the_first_is_named(benchmark, t
         check_images(images, benchmark)
 
 
-def test_each_file_is_asked_once_and_none_is_opened(benchmark, tmp_path, monkeypatch):
-    path = tmp_path / "0.png"
-    path.write_bytes(b"0")  # whether it is an image is told when it is read
-    asked, stat = [], type(path).stat
-    monkeypatch.setattr(type(path), "stat", lambda p, **more: asked.append(p) or stat(p, **more))
-    monkeypatch.setattr(type(path), "open", None)
-    check_images([ImageRef(path, (0, 0, k, 1)) for k in range(1, 5)], benchmark)
-    assert asked == [path]
-
-
 def test_where_nothing_says_where_files_come_from(benchmark):
     benchmark.source = ""
     assert files_from(benchmark) == "mend them"

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.models import drawn, scorer
-from tests.refusals import refused
 from vlmtune.benchmarks.bivlc import BiVLC, write_parquet
 from vlmtune.benchmarks.files import write_image
 
@@ -105,17 +104,3 @@ def test_images_are_written_beside_the_table_once(tmp_path):
     assert [path.stat().st_mtime_ns for path in paths] == times
     elsewhere = BiVLC(made.path, images=str(tmp_path / "other"))
     assert elsewhere.items.images[0].path.parent == tmp_path / "other"
-
-
-def test_a_folder_without_tables_says_where_to_get_them(tmp_path):
-    with refused("got none: run `vlmtune download bivlc`"):
-        BiVLC(str(tmp_path)).load()
-
-
-def test_a_row_without_an_image_is_named(tmp_path):
-    made = BiVLC.fixture(tmp_path)
-    row = {"image": {"bytes": b""}, "caption": "a", "negative_caption": "b"}
-    row |= {"negative_image": {"bytes": b"0"}, "type": "swap", "subtype": "att"}
-    write_parquet(Path(made.path, "test-00001-of-00002.parquet"), [row])
-    with refused("at image/bytes"):
-        made.load()

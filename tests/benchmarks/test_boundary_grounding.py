@@ -97,28 +97,14 @@ def test_examples_show_the_predicted_frames_and_where_it_was_wrong_the_true_ones
     assert wrong.scores == (1.0, 1.0, 0.0, 0.0)
 
 
-def row_of(**more):
-    row = {"timestamp": 2, "subject": "a man", "status_before": "sits", "status_after": "stands"}
-    return row | more
-
-
 def test_reads_times_and_words_captions(tmp_path):
-    rows = [row_of(), row_of(subject=" ", action_of_cause="x")]
+    row = {"timestamp": 2, "subject": "a man", "status_before": "sits", "status_after": "stands"}
+    rows = [row, row | {"subject": " ", "action_of_cause": "x"}]
     path = write_file(tmp_path, {"v": rows, "w": []})
     assert read_boundaries(path) == [
         CaptionedBoundary("v", 2.0, "a man sits", "a man stands"),
         CaptionedBoundary("v", 2.0, "sits", "stands"),
     ]
-
-
-WRONG = [{"timestamp": time} for time in (None, True, -1)]
-WRONG += [{"status_before": None}, {"subject": "", "status_after": " "}]
-
-
-@pytest.mark.parametrize("row", [3, *(row_of(**change) for change in WRONG)])
-def test_malformed_annotations(tmp_path, row):
-    with refused(r"expected JSON `\{video"):
-        read_boundaries(write_file(tmp_path, {"v": [row]}))
 
 
 def test_frames_are_in_the_order_of_their_numbers(tmp_path):

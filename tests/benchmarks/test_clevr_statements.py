@@ -1,9 +1,7 @@
-import pytest
 import torch
 
 from tests.benchmarks.json_files import touch
 from tests.benchmarks.models import check
-from tests.refusals import refused
 from vlmtune.benchmarks.clevr_statements import ClevrStatements
 from vlmtune.benchmarks.files import write_json
 
@@ -101,15 +99,3 @@ def test_a_limit_leaves_the_properties_with_their_items(tmp_path):
     metrics = measured(made, [True] * 3).metrics
     for name in ("structure", "type", "topology", "relation", "size", "effective_size"):
         assert sum(m.n for key, m in metrics.items() if key.startswith(f"accuracy/{name}=")) == 3
-
-
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        ({"statement": ""}, "questions/0/statement"),
-        ({"size": "seven"}, "'seven' at questions/0/size"),
-    ],
-)
-def test_a_wrong_row_is_named(tmp_path, change, fault):
-    with refused(fault):
-        benchmark(tmp_path, [ROWS[0] | change, *ROWS[1:]]).load()

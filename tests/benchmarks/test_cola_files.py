@@ -76,13 +76,9 @@ def test_files_of_one_name_in_two_folders_are_two_images(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda raw: raw.pop("data"), "got nothing at data"),
         (lambda raw: raw["data"][1][2].pop(), r"rows of \[2, 3\] flags for 3 labels"),
-        (lambda raw: raw["data"][1].__setitem__(3, [0, 1, 2]), "got 2 at data/1/3/2"),
-        (lambda raw: raw["data"][0].append(1), "at data/0"),
         (lambda raw: raw["labels"].__setitem__(1, raw["labels"][0]), "same label or image twice"),
         (lambda raw: raw["data"][1].__setitem__(0, raw["data"][0][0]), "same label or image twice"),
-        (lambda raw: raw["data"][0].__setitem__(1, [3]), "got 3 at data/0/1/"),
     ],
 )
 def test_malformed_file(tmp_path, fixture, change, message):
@@ -92,11 +88,7 @@ def test_malformed_file(tmp_path, fixture, change, message):
         read_queries(write(tmp_path, raw), tmp_path)
 
 
-def test_malformed_seen_file(tmp_path, fixture):
-    unknown = {"seen": ["green cone"], "unseen": []}
-    for raw, message in (
-        ({"seen": ["red cube"]}, "got nothing at unseen"),
-        (unknown, "'green cone', which is not a label"),
-    ):
-        with refused(message):
-            read_subsets(write(tmp_path, raw, "side.json"), fixture.items.texts)
+def test_a_seen_query_that_is_no_label_is_refused(tmp_path, fixture):
+    unknown = write(tmp_path, {"seen": ["green cone"], "unseen": []}, "side.json")
+    with refused("'green cone', which is not a label"):
+        read_subsets(unknown, fixture.items.texts)

@@ -142,9 +142,7 @@ def test_by_number_of_attributes(tmp_path, fixture):
         metric = by_number[f"map/attributes={number}"]
         assert metric.value == result.outcomes[place]
         assert metric.n == 1
-
-
-def test_attributes_of_a_string_are_the_words_before_an_annotated_object(tmp_path, fixture):
+    # Those of a string are the words before an annotated object.
     raw = raw_of(fixture)
     raw["labels"] = ["red dining table", "blue round table", "unknown"]
     raw["data"][0][1] = [[["red"], "dining table"], [["blue"], "table"]]

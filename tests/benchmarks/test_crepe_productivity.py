@@ -90,6 +90,11 @@ def test_repeated_captions_and_capitals(tmp_path):
     # A model that lower-cases ties in both; the first candidate wins.
     result = reference.run(by_text(lambda text: "not" not in text))
     check(result, {"accuracy": (1.0,), "identical_candidates": (1,)})
+    # A negative that repeats the caption is not the one that is drawn.
+    save(path, [[1, "snow on rock.", 4, 4, "['Snow on rock.', 'rock on snow.']", 0, 0, 5, 5]])
+    settings = {"types": ["swap"], "complexities": [4], "negatives": 1, "seed": None}
+    made = CrepeProductivity(str(tmp_path), str(tmp_path), **settings)
+    assert made.items.texts == ("snow on rock.", "rock on snow.")
 
 
 @pytest.mark.parametrize("convention", ["strict", "reference"])
@@ -111,15 +116,6 @@ def test_with_one_negative_chance_is_a_half(tmp_path, convention, seed):
     # Without a seed the first of the five; with a seed the same again, not always the first.
     assert chosen == [item.candidates for item in made(negatives=1, seed=seed).read()]
     assert (chosen == [candidates[:2] for candidates in every]) == (seed is None)
-
-
-def test_a_negative_that_repeats_the_caption_is_not_the_one_that_is_drawn(tmp_path):
-    write(tmp_path)
-    path = tmp_path / "swap" / "prod_vg_hard_negs_swap_complexity_4.csv"
-    save(path, [[1, "snow on rock.", 4, 4, "['Snow on rock.', 'rock on snow.']", 0, 0, 5, 5]])
-    settings = {"types": ["swap"], "complexities": [4], "negatives": 1, "seed": None}
-    made = CrepeProductivity(str(tmp_path), str(tmp_path), **settings)
-    assert made.items.texts == ("snow on rock.", "rock on snow.")
 
 
 def test_errors(tmp_path):

@@ -188,9 +188,18 @@ def shuffled_scores(number, seed=0):
     return scores
 
 
-def test_shuffled_scores_are_put_together_again(tmp_path):
+def test_shuffled_scores_are_put_together_again_or_refused(tmp_path):
     entries = read_entries(write_file(tmp_path, shuffled_scores(5)))
     assert entries == [entry("eqbenag" if i < 2 else "eqbensd", i) for i in range(5)]
+    scores = shuffled_scores(3)
+    with refused("other than four scores"):
+        read_entries(write_file(tmp_path, scores[1:]))
+    scores[0]["caption"] = "another"
+    with refused("other than four scores of two images and two captions"):
+        read_entries(write_file(tmp_path, scores))
+    scores[0]["private_info"]["sample_cnt"] = "x"
+    with refused("'x' at 0/private_info/sample_cnt"):
+        read_entries(write_file(tmp_path, scores))
 
 
 def test_scores_find_their_private_info_in_the_files_beside_them(tmp_path):
@@ -215,18 +224,6 @@ def test_scores_find_their_private_info_in_the_files_beside_them(tmp_path):
     write_file(tmp_path, ["a"], "private_info.json")
     with refused("EqBen's list of private_info"):
         read_entries(path)
-
-
-def test_shuffled_scores_that_do_not_fit_are_refused(tmp_path):
-    scores = shuffled_scores(3)
-    with refused("other than four scores"):
-        read_entries(write_file(tmp_path, scores[1:]))
-    scores[0]["caption"] = "another"
-    with refused("other than four scores of two images and two captions"):
-        read_entries(write_file(tmp_path, scores))
-    scores[0]["private_info"]["sample_cnt"] = "x"
-    with refused("'x' at 0/private_info/sample_cnt"):
-        read_entries(write_file(tmp_path, scores))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ import json
 
 from tests.benchmarks.json_files import touch, write
 from tests.benchmarks.models import by_text, check, drawn, oracle, share
-from tests.refusals import refused
 from vlmtune.benchmarks.half_truths import HalfTruths
 
 
@@ -86,9 +85,3 @@ def test_a_folder_of_files_and_images_at_their_own_paths(tmp_path):
     benchmark = HalfTruths(str(folder), str(tmp_path))
     assert benchmark.run(oracle(benchmark)).metrics["accuracy"].n == len(EXPECTED)
     assert [image.path for image in benchmark.items.images] == [place]
-
-
-def test_a_file_of_another_layout_is_one_line(tmp_path):
-    path = written(tmp_path, [{"image_path": "a.png", "entities": ["man"]}])
-    with refused("got nothing at 0/negative_entities.*vlmtune download half_truths"):
-        HalfTruths(str(path), str(tmp_path)).load()

@@ -67,13 +67,11 @@ def test_all_are_counted_and_the_first_are_listed():
 GROUPS = ["a"] * 10 + ["b"] * 3 + ["a"] * 2
 
 
-def test_all_or_the_first_of_each_group():
+def test_all_the_first_or_drawn_ones_of_each_group():
     assert sample(GROUPS, None, 3) == list(range(15))
     assert sample(GROUPS, 4, None) == [0, 1, 2, 3, 10, 11, 12]
     assert sample([], 4, None) == []
-
-
-def test_drawn_ones_are_spread_reproducible_and_in_order():
+    # Drawn ones are spread, reproducible and in order.
     drawn = [sample(GROUPS, 4, seed) for seed in range(20)]
     assert drawn[0] == sample(GROUPS, 4, 0)
     assert len({tuple(one) for one in drawn}) > 10

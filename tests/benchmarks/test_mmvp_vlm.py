@@ -39,7 +39,7 @@ def test_against_the_rule_of_the_released_script_without_its_ties(tmp_path):
     assert result.primary == "accuracy"
 
 
-def test_images_are_found_by_number_and_statements_have_their_prompt(tmp_path):
+def test_images_have_numbers_statements_their_prompt_and_rows_a_partner(tmp_path):
     made = MmvpVlm.fixture(tmp_path)
     names = [image.path.relative_to(made.images).as_posix() for image in made.items.images]
     assert names[:2] == ["Texts/1.jpg", "Texts/2.jpg"]
@@ -48,11 +48,7 @@ def test_images_are_found_by_number_and_statements_have_their_prompt(tmp_path):
     bare = MmvpVlm(made.path, made.images, prompt="{}")
     assert bare.items.texts[0] == "a sign without words"
     assert torch.equal(bare.items.truth, made.items.truth)
-
-
-def test_a_row_without_its_partner_is_one_line(tmp_path):
-    made = MmvpVlm.fixture(tmp_path)
     lines = Path(made.path).read_text().splitlines()
     Path(made.path).write_text("\n".join(lines[:-1]))
     with refused("two rows a pair"):
-        made.load()
+        MmvpVlm(made.path, made.images).load()

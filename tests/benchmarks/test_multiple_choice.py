@@ -123,7 +123,7 @@ def test_against_a_loop(tmp_path, convention, seed):
     assert captions.total == metrics["identical_candidates"].value
 
 
-def test_unions(tmp_path):
+def test_unions_of_groups_and_what_two_candidates_without_groups_lack(tmp_path):
     image = ImageRef(tmp_path / "0.png")
     items = [ChoiceItem(image, ("yes", "no"), group) for group in "aabc"]
     items += [ChoiceItem(image, ("no", "yes"), "c")]
@@ -131,9 +131,6 @@ def test_unions(tmp_path):
     result = made(tmp_path, items, united=united).run(by_text(lambda text: text == "yes"))
     expected = {"accuracy": (4 / 5, 5), "macro_accuracy": ((1 + 1 / 2) / 2, 2)}
     check(result, expected | {"accuracy/ab": (1.0, 3), "accuracy/c or d": (0.5, 2)})
-
-
-def test_two_candidates_have_no_ranks_and_no_groups_no_macro(tmp_path):
     items = [ChoiceItem(ImageRef(tmp_path / "0.png"), ("yes", "no"))]
     result = made(tmp_path, items).run(by_text(lambda _: 0.0))
     assert result.metrics.keys() == {"accuracy"}

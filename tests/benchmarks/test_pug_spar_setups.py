@@ -44,9 +44,11 @@ def grid():
     ]
 
 
-def test_the_grid_has_the_published_size(grid):
+def test_the_grid_has_the_published_size_and_images_of_each_set_up(grid):
     assert 10 * len(grid) // len(WORLDS) == 43560
     assert list(DEFINITIONS) == list(SIZES)
+    with refused("'scene', got none among 1 rows"):
+        make("scene", grid[100:101], True, False)
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -82,8 +84,3 @@ def test_published_percentages_are_counts_of_these_images(name, percentages):
     possible = {f"{100 * k / n:.2f}" for k in range(n + 1)}
     # 53.125 is printed as 53.12, and so is 40.625 as 40.62.
     assert {f"{p:.2f}" for p in percentages} <= possible
-
-
-def test_a_set_up_without_images_is_refused(grid):
-    with refused("'scene', got none among 1 rows"):
-        make("scene", grid[100:101], True, False)

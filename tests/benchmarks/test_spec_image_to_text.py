@@ -5,7 +5,6 @@ import pytest
 
 from tests.benchmarks.json_files import touch, write
 from tests.benchmarks.models import beats, by_name, check, drawn, mean, share
-from tests.refusals import refused
 from vlmtune.benchmarks.spec_image_to_text import SUBSETS, SpecImageToText
 
 
@@ -35,9 +34,3 @@ def test_against_counting_who_is_best(tmp_path, seed):
         means.append(mean(won))
         check(result, {f"accuracy/{subset}": share(won, 1 / len(cases[0][1]))})
     check(result, {"macro_accuracy": (mean(means), 6)})
-
-
-def test_a_label_beyond_the_captions_is_one_line(tmp_path):
-    path = written(tmp_path, {"count": [("0.png", ["one", "two"], 2)]})
-    with refused("pop index out of range"):
-        SpecImageToText(path, ["count"]).load()

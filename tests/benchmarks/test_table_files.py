@@ -5,10 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from data_builders.corpora.table import TableBuilder
-from tests.benchmarks.models import by_name, check, fixed
+from tests.benchmarks.models import by_name, check
 from tests.refusals import refused
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.files import write_image
@@ -84,29 +83,6 @@ def test_rows_of_one_image_are_one_image_of_retrieval(tmp_path):
     scores |= {("a.png", "x"): 2.0, ("b.png", "y"): 1.0, ("b.png", "z"): 3.0}
     result = TableRetrieval(table(tmp_path, *rows)).run(scorer(scores))
     check(result, {"text_to_image_recall@1": (2 / 3, 3), "image_to_text_recall@1": (1 / 2,)})
-
-
-def test_the_reference_rule_of_a_table_takes_the_first_of_the_best(tmp_path):
-    rows = [{"image": f"{n}.png", "caption": f"class {n % 4}"} for n in range(12)]
-    path = table(tmp_path, *rows)
-    values = torch.randint(3, (12, 4), generator=torch.Generator().manual_seed(0)).double()
-    classes = TableClassification(path, convention="reference")
-    classes.load()
-    own = torch.arange(12) % 4
-    ranked = TableRetrieval(path, convention="reference")
-    ranked.load()
-    assert classes.items.texts == ranked.items.texts == ("class 0", "class 1", "class 2", "class 3")
-    accuracy = classes.run(fixed(values)).metrics["accuracy"].value
-    assert accuracy == pytest.approx((values.argmax(1) == own).double().mean().item())
-    # Twelve captions are ranked, and an image's own is the one of its row.
-    metrics = ranked.run(fixed(values)).metrics
-    each = values[:, own]
-    numbers = torch.arange(12)
-    for side, best in (("image_to_text", each.argmax(1)), ("text_to_image", each.argmax(0))):
-        expected = (best == numbers).double().mean().item()
-        assert metrics[f"{side}_recall@1"].value == pytest.approx(expected)
-    strict = TableClassification(path).run(fixed(values)).metrics["accuracy"].value
-    assert strict < accuracy
 
 
 @pytest.mark.parametrize(

@@ -115,13 +115,18 @@ def test_against_a_loop_over_valid_rows(tmp_path, convention):
             assert result.groups
 
 
-def test_ids_that_recur_in_another_file_are_other_rows(tmp_path):
+def test_ids_that_recur_in_another_file_are_other_rows_and_a_limit_counts_in_each(tmp_path):
     made = Valse.fixture(tmp_path)
     result = made.run(oracle(made))
     assert result.metrics["acc_r"].n == 11
     assert {result.metrics[f"acc_r/{piece}"].n for piece in PIECES} == {1}
     assert len(made.items.texts) == 22
     assert result.clusters == tuple(i // 2 for i in range(11))
+    rows = [(f"c{i}", f"f{i}", 3) for i in range(9)]
+    pieces = write(tmp_path, {"plurals": rows, "relations": rows})
+    made = Valse(str(tmp_path), str(tmp_path), pieces, limit=2, seed=0)
+    result = made.run(scorer(lambda *_: 0.0))
+    assert {result.metrics[f"acc_r/{piece}"].n for piece in pieces} == {2}
 
 
 def test_invalid_rows_ask_for_no_image_and_captions_may_be_lists(tmp_path):
@@ -153,23 +158,9 @@ def test_folders_by_piece_are_searched_in_turn(tmp_path):
         Valse(str(tmp_path), {"relations": str(one)}, ["plurals"]).load()
 
 
-def test_what_is_no_file_of_rows_and_no_piece_is_refused(tmp_path):
-    row = {"caption": "x", "mturk": {"caption": 3}}
-    for content, message in (
-        ({}, "expected items in the files of valse, got none"),
-        ({"a": {"caption": "x"}}, "got nothing at a/mturk"),
-        ({"a": row}, "got nothing at a/image_file"),
-    ):
-        (tmp_path / "plurals.json").write_text(json.dumps(content))
-        with refused(message):
-            Valse(str(tmp_path), str(tmp_path), ["plurals"]).load()
+def test_a_file_without_rows_and_an_unknown_piece_are_refused(tmp_path):
+    (tmp_path / "plurals.json").write_text("{}")
+    with refused("expected items in the files of valse, got none"):
+        Valse(str(tmp_path), str(tmp_path), ["plurals"]).load()
     with refused(r"pieces of .* got \['singulars'\]"):
         Valse("x", "y", ["singulars"])
-
-
-def test_limit_counts_within_each_piece(tmp_path):
-    rows = [(f"c{i}", f"f{i}", 3) for i in range(9)]
-    pieces = write(tmp_path, {"plurals": rows, "relations": rows})
-    made = Valse(str(tmp_path), str(tmp_path), pieces, limit=2, seed=0)
-    result = made.run(scorer(lambda *_: 0.0))
-    assert {result.metrics[f"acc_r/{piece}"].n for piece in pieces} == {2}

@@ -47,16 +47,13 @@ def test_cola_counts_the_items_of_the_majority(tmp_path, written, least):
     assert result.metrics["left_out_by_votes"].unit == "count"
 
 
-def test_votes_change_nothing_unless_asked_for(tmp_path):
+def test_votes_change_nothing_unless_asked_for_and_a_limit_draws_from_what_is_left(tmp_path):
     look = drawn(0)
     with_votes = ColaMulti(cola_file(tmp_path, [3, [1, 0], "9"]), str(tmp_path))
     voted = with_votes.run(by_name(look))
     plain = ColaMulti(cola_file(tmp_path, [None] * 3), str(tmp_path)).run(by_name(look))
     assert voted == plain
     assert "left_out_by_votes" not in plain.metrics
-
-
-def test_the_limit_draws_from_what_is_left(tmp_path):
     made = ColaMulti(cola_file(tmp_path, [9, 2, 8, 1, 7]), str(tmp_path), min_votes=6, limit=3)
     assert sorted(item.texts[0] for item in made.items.listed) == ["x0", "x2", "x4"]
 

@@ -100,18 +100,12 @@ def test_against_the_rules_of_the_released_script(tmp_path, convention):
     assert result.primary == "macro_accuracy"
 
 
-def test_what_a_limit_cuts_is_no_pair(tmp_path):
+def test_what_a_limit_cuts_is_no_pair_and_a_name_without_preposition_refused(tmp_path):
     made = write(tmp_path, parts=["controlled_a", "vg_one"], limit=2, seed=None)
     metrics = made.run(lambda images, texts, pairs: torch.rand(len(pairs))).metrics
     assert metrics["accuracy"].n == 4
     assert not [key for key in metrics if key.startswith(("pair", "set", "group"))]
-
-
-def test_other_layouts_are_one_line(tmp_path):
     made = write(tmp_path)
-    (tmp_path / "vg_qa_two_obj.json").write_text('[["a", "b"]]')
-    with refused(r"expected a list of \[image id, true caption, false caption\]"):
-        made.load()
     path = tmp_path / "controlled_images_dataset.json"
     path.write_text('[{"image_path": "a.jpeg", "caption_options": ["b", "c"]}]')
     with refused("<object>_<preposition>_<object>.jpeg"):

@@ -1,5 +1,4 @@
 import json
-import shutil
 
 import pytest
 import torch
@@ -92,13 +91,6 @@ def test_mean_embeddings_are_clips_classifier(tmp_path):
     assert differ  # the mean of scores is another classifier
 
 
-def test_with_one_template_both_ensembles_agree(tmp_path):
-    embedded = write(tmp_path, (3, 3, 3), ensemble="embeddings")
-    scored = write(tmp_path, (3, 3, 3))
-    dual = Dual(scored)
-    assert embedded.run(dual).metrics == scored.run(dual).metrics
-
-
 def test_embeddings_of_a_model_that_has_none_or_bad_ones(tmp_path):
     benchmark = write(tmp_path, (1, 1), ensemble="embeddings")
     with refused("use a dual adapter, or leave the benchmark"):
@@ -151,22 +143,6 @@ def test_names_come_from_folders_a_list_or_an_object(tmp_path):
     ):
         with refused(message):
             texts(wrong)
-
-
-def test_a_class_that_is_gone_is_no_easier_benchmark(tmp_path):
-    write(tmp_path, (1, 1, 1, 1))
-    shutil.move(tmp_path / "data" / "c2", tmp_path / "elsewhere")
-    path = tmp_path / "names.json"
-    for names in ({f"c{i}": f"thing {i}" for i in range(4)}, [f"thing {i}" for i in range(4)]):
-        path.write_text(json.dumps(names))
-        with refused(r"first 'c2'|a JSON list of 3 names"):
-            ZeroShotClassification(str(tmp_path / "data"), classes=str(path)).load()
-
-
-@pytest.mark.parametrize("templates", [(), ("a photo",), ("{} {}",)])
-def test_wrong_templates(templates):
-    with refused("expected a valid templates"):
-        ZeroShotClassification("x", templates=templates)
 
 
 @pytest.mark.parametrize(

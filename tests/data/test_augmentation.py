@@ -36,9 +36,7 @@ def test_an_image_changes_with_seed_epoch_and_id_alone():
     assert pixels(augmented([group("b"), group("a")], CROP, 0, 0)[1]) == [a]
     for seed, epoch in ((1, 0), (0, 1)):
         assert pixels(augmented([group("a")], CROP, seed, epoch)[0]) != [a]
-
-
-def test_it_leaves_the_generator_of_the_training_alone():
+    # The generator of the training stays as it was.
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)

@@ -35,7 +35,7 @@ def test_an_image_shows_each_of_its_captions_in_some_epoch_and_about_equally_oft
     assert all(70 <= count <= 130 for count in counts.values())  # 100 +- 3.4 standard deviations
 
 
-def test_several_captions_are_drawn_without_replacement_and_in_their_order():
+def test_several_captions_are_drawn_without_replacement_and_false_ones_stay():
     for epoch in range(20):
         (drawn,) = draw_captions([image("a")], 3, 0, epoch)
         assert len(set(drawn.texts)) == 3
@@ -43,6 +43,10 @@ def test_several_captions_are_drawn_without_replacement_and_in_their_order():
         assert drawn.truth.tolist() == [[True] * 3]
     for count in (5, 9):
         assert draw_captions([image("a")], count, 0, 0)[0].texts == image("a").texts
+    for epoch in range(10):
+        (drawn,) = draw_captions([image("a", captions=2, false=2)], 1, 0, epoch)
+        assert drawn.texts[1:] == ("a f0", "a f1")
+        assert drawn.truth.tolist() == [[True, False, False]]
 
 
 def test_it_depends_on_seed_epoch_and_group_alone():
@@ -58,14 +62,7 @@ def test_it_depends_on_seed_epoch_and_group_alone():
     assert alone == [group.texts for group in draw_captions(groups, 1, 0, 0)]
 
 
-def test_false_captions_stay():
-    for epoch in range(10):
-        (drawn,) = draw_captions([image("a", captions=2, false=2)], 1, 0, epoch)
-        assert drawn.texts[1:] == ("a f0", "a f1")
-        assert drawn.truth.tolist() == [[True, False, False]]
-
-
-def test_a_pair_of_scenes_stays_a_pair():
+def test_a_pair_of_scenes_stays_a_pair_and_its_columns_keep_their_image():
     group, seen = pair("p"), set()
     for epoch in range(40):
         (drawn,) = draw_captions([group], 1, 0, epoch)
@@ -75,6 +72,12 @@ def test_a_pair_of_scenes_stays_a_pair():
         assert drawn.texts[1] in group.texts[2:]
         seen.add(drawn.texts)
     assert len(seen) == 4
+    group = pair("p")
+    marked = replace(group, same_group=torch.tensor([[True, False, True, False]] * 2))
+    (drawn,) = draw_captions([marked], 1, 0, 0)
+    assert drawn.same_group is not None
+    for j, text in enumerate(drawn.texts):
+        assert drawn.same_group[0, j] == (group.texts.index(text) % 2 == 0)
 
 
 def test_what_is_not_drawn_is_still_true_in_another_group_of_the_batch():
@@ -84,15 +87,6 @@ def test_what_is_not_drawn_is_still_true_in_another_group_of_the_batch():
     batch = collate(draw_captions([group, other], 1, 0, epoch))
     assert batch.texts == ("a t1", "a t0")
     assert batch.targets.truth[0].tolist() == [True, True]
-
-
-def test_columns_that_belong_to_one_image_keep_it():
-    group = pair("p")
-    marked = replace(group, same_group=torch.tensor([[True, False, True, False]] * 2))
-    (drawn,) = draw_captions([marked], 1, 0, 0)
-    assert drawn.same_group is not None
-    for j, text in enumerate(drawn.texts):
-        assert drawn.same_group[0, j] == (group.texts.index(text) % 2 == 0)
 
 
 def test_a_caption_that_was_not_drawn_is_not_made_a_negative():

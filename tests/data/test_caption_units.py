@@ -47,14 +47,11 @@ def test_a_foil_is_false_of_the_images_of_its_unit_alone():
     assert targets.truth[1].sum() == 1
 
 
-def test_no_foil_is_a_unit_that_was_not_drawn():
+def test_each_epoch_draws_units_anew_and_no_foil_is_one_that_was_not_drawn():
     texts = ("a dog left of a cat", "a dog right of a cat")
     (one,) = units(count=1).groups([group("a", 1, texts, [[1, 1]])])
     assert len(one.texts) == 1
     assert one.truth.all()
-
-
-def test_each_epoch_draws_units_and_foils_anew():
     some = [group("a", 1, tuple(f"a dog on a {x}" for x in ("box", "table", "chair")), [[1, 1, 1]])]
     made = units(count=1)
     drawn = {made.groups(some, 0, epoch)[0].texts for epoch in range(20)}

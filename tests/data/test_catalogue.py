@@ -18,16 +18,13 @@ def shade(image: Image.Image) -> Tensor:
     return torch.full((3, 2, 2), float(image.getpixel((0, 0))[0]))
 
 
-def test_each_image_and_caption_once(make_set):
+def test_each_image_and_caption_once_and_in_order(make_set):
     data = make_set(7, 3)
     found = catalogue([data, data, make_set(2, prefix="q")])
     names = [f"r{i}-{j}" for i in range(7) for j in range(2 if i % 3 == 0 else 1)]
     names += ["q0-0", "q0-1", "q1-0"]
     assert list(found.images) == [f"image-{name}" for name in names]
     assert found.texts == sorted(f"caption {name}" for name in names)
-
-
-def test_images_come_in_order(make_set):
     images = catalogue([make_set(7, 3)]).images
     batches = list(decoded_images(images, shade, 4, 0, 0.0))
     assert [image for ids, _ in batches for image in ids] == list(images)

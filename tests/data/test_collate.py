@@ -22,23 +22,6 @@ def group(key: str, true: dict[str, set[str]], texts: list[str], exhaustive: boo
     )
 
 
-def test_truth_reaches_across_groups():
-    a = group("a", {"i": {"t", "u"}, "j": set()}, ["t", "s"], exhaustive=False)
-    b = group("b", {"k": {"u"}}, ["u", "s"], exhaustive=True)
-    batch = collate([a, b], damaged=["x"])
-    assert batch.keys == ("a", "b")
-    assert batch.image_ids == ("i", "j", "k")
-    assert batch.texts == ("caption t", "caption s", "caption u")
-    assert batch.image_group.tolist() == [0, 0, 1]
-    assert batch.targets.truth.int().tolist() == [[1, 0, 1], [0, 0, 0], [0, 0, 1]]
-    assert batch.targets.same_group.int().tolist() == [[1, 1, 0], [1, 1, 0], [0, 1, 1]]
-    assert batch.targets.known.int().tolist() == [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
-    assert (batch.pixels, batch.damaged) == (None, ("x",))
-    assert batch.text_ids == ("t", "s", "u")
-    assert batch.true_ids == (frozenset("tu"), frozenset(), frozenset("u"))
-    assert batch.exhaustive == (False, False, True)
-
-
 def test_against_a_naive_implementation():
     dice = random.Random(0)
     for _ in range(50):
@@ -51,11 +34,16 @@ def test_against_a_naive_implementation():
                 for i in range(dice.randint(1, 3))
             }
             groups.append(group(f"g{key}", images, texts, dice.random() < 0.5))
-        batch = collate(groups)
+        batch = collate(groups, damaged=["x"])
+        assert (batch.pixels, batch.damaged) == (None, ("x",))
+        assert batch.keys == tuple(one.key for one in groups)
+        assert batch.texts == tuple(f"caption {text}" for text in batch.text_ids)
         n = 0
         for position, one in enumerate(groups):
             for i, image in enumerate(one.image_ids):
                 assert batch.image_ids[n] == image
+                assert batch.true_ids[n] == one.true_ids[i]
+                assert batch.exhaustive[n] == one.exhaustive
                 assert int(batch.image_group[n]) == position
                 for m, text in enumerate(batch.texts):
                     name = text.removeprefix("caption ")

@@ -187,20 +187,6 @@ def test_a_damaged_record_reaches_the_batch(make_set, tmp_path):
     assert "image-r1-0 has no stored features" in lines[0]
 
 
-def test_pixels_come_from_the_trainers_module(make_set, tmp_path):
-    shades: list[float] = []
-
-    class Looking(Toy):
-        def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-            assert batch.pixels is not None
-            assert batch.pixels.shape == (len(batch.image_ids), 3, 2, 2)
-            shades.extend(batch.pixels[:, 0, 0, 0].tolist())
-            return super().training_step(batch, batch_idx)
-
-    fit(Looking(), ShardDataModule([make_set(4)], 1), tmp_path, max_epochs=1)
-    assert sorted(shades) == [0, 1, 1, 2, 3, 4]
-
-
 def test_what_works_without_a_trainer(make_set):
     train, val = make_set(4), make_set(2, prefix="v")
     data = ShardDataModule([train], 2, val=[val])

@@ -32,7 +32,7 @@ def test_all_changes_nothing_and_images_leaves_out_what_is_false_of_every_image(
 
 
 @pytest.mark.parametrize("epoch", range(6))
-def test_captions_makes_negatives_of_the_other_images_texts(epoch):
+def test_captions_makes_negatives_of_the_other_images_texts_and_none_leaves_them_out(epoch):
     group = kept("captions", epoch)
     row = SCENES.image_ids.index(*group.image_ids)
     assert group.texts == SCENES.texts
@@ -40,11 +40,7 @@ def test_captions_makes_negatives_of_the_other_images_texts(epoch):
     assert group.images == (f"{group.image_ids[0]} pixels",)
     assert group.true_ids == (SCENES.true_ids[row],)
     assert torch.equal(group.same_group, SCENES.same_group[row : row + 1])
-
-
-@pytest.mark.parametrize("epoch", range(6))
-def test_none_is_one_image_and_its_true_texts(epoch):
-    group = kept("none", epoch)
+    group = kept("none", epoch)  # the same image, with its true texts alone
     assert group.text_ids == {"left": ("l", "both"), "right": ("r", "both")}[group.image_ids[0]]
     assert group.truth.all()
 

@@ -37,6 +37,9 @@ def test_texts_of_a_pair():
             "A cube runs.",
         }
         assert one.true_ids == (frozenset({first, second}),)
+    # There is no negative without two words of one kind.
+    (one,) = joined([group("a", "a dog"), group("b", "a dog runs")])
+    assert one.truth.all()
 
 
 def test_further_sentences_are_true_but_of_no_order():
@@ -52,11 +55,6 @@ def test_further_sentences_are_true_but_of_no_order():
         sentences = {part.rstrip(".") for part in text.split(". ")}
         assert len(sentences & {"A cube", "A table", "A lamp"}) == 1
         assert len(sentences) == 2
-
-
-def test_there_is_no_negative_without_two_words_of_one_kind():
-    (one,) = joined([group("a", "a dog"), group("b", "a dog runs")])
-    assert one.truth.all()
 
 
 @pytest.mark.parametrize(("size", "other"), [((20, 10), (15, 0)), ((10, 20), (0, 15))])
@@ -76,7 +74,7 @@ def test_images_are_squashed_along_their_short_side(size, other):
     assert seen == {(255, 0, 0), (0, 0, 255)}
 
 
-def test_pairs_have_one_shape():
+def test_pairs_have_one_shape_and_every_other_step_is_plain():
     groups = [group(f"w{i}", f"dog {i}") for i in range(4)]
     groups += [group(f"h{i}", f"cat {i}", size=(10, 20)) for i in range(3)]
     for seed in range(5):
@@ -85,9 +83,6 @@ def test_pairs_have_one_shape():
         mixed = [name for name in names if ("w" in name) == ("h" in name)]
         assert len(mixed) <= 1
         assert len({part for name in names for part in name.split("+")}) == 6
-
-
-def test_every_other_step_is_plain_and_has_one_caption_an_image():
     groups = [group("a", "a dog", "a pet"), group("b", "a cube", "a box")]
     assert [len(joined(groups, step=step)) for step in range(4)] == [1, 2, 1, 2]
     assert [len(one.texts) for one in joined(groups, step=1)] == [1, 1]

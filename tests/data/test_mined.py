@@ -100,12 +100,15 @@ def test_an_index_finds_every_record_as_the_stream_reads_it(shards):
         index[3].read()
 
 
-def test_a_corpus_knows_the_captions_of_other_records_too(shards):
+def test_a_corpus_knows_captions_of_other_records_and_mines_none_false_of_its_own(shards):
     known = corpus([shards])
     assert known.captions["i5"] == ("caption 5", "caption 6")
     assert known.captions["i6"] == ("caption 6",)
     assert list(known.images) == [f"i{i}" for i in range(COUNT)]
     assert known.digest == corpus_digest([shards, shards])
+    truth = torch.tensor([[True, False, False], [False, False, True]])
+    group = Group("r", ("i", "j"), ("t", "u", "v"), ("t", "u", "v"), truth, (frozenset("t"),) * 2)
+    assert _captions(group) == {"t", "v"}
 
 
 def test_each_group_brings_its_hardest_neighbours(shards, cache):
@@ -155,12 +158,6 @@ def test_every_image_is_told_the_captions_of_the_hardest_records_of_its_batch(sh
     assert marks
 
 
-def test_captions_false_of_their_own_record_are_not_mined():
-    truth = torch.tensor([[True, False, False], [False, False, True]])
-    group = Group("r", ("i", "j"), ("t", "u", "v"), ("t", "u", "v"), truth, (frozenset("t"),) * 2)
-    assert _captions(group) == {"t", "v"}
-
-
 class Noting(RankingPairs):
     """Keeps what it is given and what it chooses."""
 
@@ -204,7 +201,7 @@ def test_a_backbone_without_embeddings_trains_on_mined_pairs(shards, cache, tmp_
     assert all(resumed[name].equal(value) for name, value in weights.items())
 
 
-def test_epochs_draw_anew(shards, cache):
+def test_epochs_draw_anew_from_neighbours_with_stored_features(shards, cache):
     mined = MinedNeighbours(cache, count=1, among=6)
     mined.prepare([shards])
     group = record_index([shards])[9].read()
@@ -212,6 +209,14 @@ def test_epochs_draw_anew(shards, cache):
     assert len(set(drawn)) == 6
     there = pickle.loads(pickle.dumps(mined))  # as it travels to a worker
     assert [there.extend([group], 0, epoch)[0][1].key for epoch in range(30)] == drawn
+    mined = MinedNeighbours(cache, count=1, among=2)
+    mined.prepare([shards])
+    group = record_index([shards])[8].read()
+    for epoch in range(6):
+        groups, damaged = mined.extend([group], 0, epoch, images=False, stored={"i8", "i9"})
+        assert [one.key for one in groups] == ["r8", "r9"]
+        assert damaged == []
+    assert len(mined.extend([group], 0, 0, images=False, stored={"i8"})[0]) == 1
 
 
 def test_unusable_neighbours_are_passed_over_and_reported(shards, cache, damage_set):
@@ -234,18 +239,9 @@ def test_unusable_neighbours_are_passed_over_and_reported(shards, cache, damage_
     assert all(" r2 image refused" in line for line in damaged)
 
 
-def test_neighbours_without_stored_features_are_passed_over(shards, cache):
-    mined = MinedNeighbours(cache, count=1, among=2)
-    mined.prepare([shards])
-    group = record_index([shards])[8].read()
-    for epoch in range(6):
-        groups, damaged = mined.extend([group], 0, epoch, images=False, stored={"i8", "i9"})
-        assert [one.key for one in groups] == ["r8", "r9"]
-        assert damaged == []
-    assert len(mined.extend([group], 0, 0, images=False, stored={"i8"})[0]) == 1
-
-
-def test_a_cache_of_other_shards_is_refused(shards, cache, tmp_path, encoded_png):
+def test_a_cache_of_other_shards_is_refused_and_a_resumed_run_told_of_another_choice(
+    shards, cache, tmp_path, encoded_png
+):
     other = Circle(prefix="o")
     other.png = encoded_png
     other.build(tmp_path / "other", progress=False)
@@ -253,9 +249,6 @@ def test_a_cache_of_other_shards_is_refused(shards, cache, tmp_path, encoded_png
         MinedNeighbours(cache).prepare([ShardSet(str(tmp_path / "other"))])
     with refused("expected a similarity cache"):
         MinedNeighbours(str(tmp_path / "nowhere")).prepare([shards])
-
-
-def test_a_resumed_run_is_told_of_another_choice(shards, cache):
     state = loader(shards, MinedNeighbours(cache, 1, 3)).order()
     same, other = MinedNeighbours(cache, 1, 3), MinedNeighbours(cache, 1, 4)
     loader(shards, same).check_order(state)

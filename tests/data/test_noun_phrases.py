@@ -67,17 +67,16 @@ def test_truth_is_that_of_the_loops():
         assert set(batch.texts) == {phrase for _, phrase in wanted}
 
 
-def test_a_group_without_a_true_text_has_no_phrase():
+def test_phrases_may_be_none_move_with_their_batch_or_be_a_corpus_own():
     (empty,) = NounPhrases().groups([group("a", 2, ("a dog",), [[0], [0]])])
     assert (empty.texts, empty.truth.shape) == ((), (2, 0))
-
-
-def test_a_batch_moves_with_its_phrases():
     groups = [group("a", 1, ("a dog",), [[1]])]
     batch = replace(collate(groups), phrases=collate(NounPhrases().groups(groups)))
     moved = batch.to("meta")
     assert moved.phrases.targets.truth.device.type == "meta"
     assert moved.phrases.texts == ("dog",)
+    (made,) = Listed().groups([group("a", 1, ("boats at sea",), [[1]])])
+    assert made.texts == ("the sea", "boats")
 
 
 class Listed(NounPhrases):
@@ -85,8 +84,3 @@ class Listed(NounPhrases):
 
     def of_caption(self, caption):
         return ("the sea", caption.split()[0])
-
-
-def test_a_corpus_may_bring_its_own():
-    (made,) = Listed().groups([group("a", 1, ("boats at sea",), [[1]])])
-    assert made.texts == ("the sea", "boats")

@@ -76,11 +76,13 @@ def test_a_mixture_with_shards_reads_both_and_resumes(make_set):
         assert keys(loader(stream, workers, (0, 6))) == whole[3:]
 
 
-def test_validation_has_groups_that_training_never_has():
+def test_validation_has_groups_that_training_never_has_and_digests_tell_groups():
     stream = GroupStream((Shades(5),), 2, train=False)
     names = {name for batch, _ in stream.batches(0, Consumer()) for name in (g.key for g in batch)}
     assert len(names) == 5
     assert not any(name.startswith("a0-") for name in names)
+    assert Shades(4).digest() == Shades(4).digest()
+    assert Shades(4).digest() != Shades(4, "b").digest()
 
 
 def test_what_needs_all_images_before_training_is_refused():
@@ -89,8 +91,3 @@ def test_what_needs_all_images_before_training_is_refused():
         "expected shards, got Shades, which renders while training: leave out model.store"
     ):
         data.distinct_texts()
-
-
-def test_equal_digests_mean_equal_groups():
-    assert Shades(4).digest() == Shades(4).digest()
-    assert Shades(4).digest() != Shades(4, "b").digest()

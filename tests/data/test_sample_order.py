@@ -99,9 +99,7 @@ def test_passes_and_epochs_differ_and_repeat():
     assert len({tuple(sequence) for sequence in sequences}) == 4
     assert sequences[0][:16] != sequences[0][16:]
     assert sequences[0] == located(ShardPasses(counts, (0, 0)), numbers)
-
-
-def test_one_shard_does_not_always_lose_its_tail():
+    # One shard does not always lose its tail.
     lost = {located(ShardPasses([10], (0, epoch)), [9])[0] for epoch in range(200)}
     assert len(lost) == 10
 
@@ -162,7 +160,7 @@ def test_an_epoch_has_each_record_once_from_any_position(window):
     assert whole(EpochOrder(counts, [11, 3, 8], (2, 2), window)) != entries
 
 
-def test_a_window_is_shuffled_within_itself():
+def test_a_window_is_shuffled_within_itself_and_without_seed_a_long_epoch_is_in_order():
     plain = whole(EpochOrder([[10] * 10], [100], (0, 0), 0))
     shuffled = whole(EpochOrder([[10] * 10], [100], (0, 0), 30))
     for first in range(0, 100, 30):
@@ -170,24 +168,7 @@ def test_a_window_is_shuffled_within_itself():
         assert sorted(one) == sorted(other)
         assert one != other
     assert shuffled[:30] != [plain[shuffled.index(entry) - 30] for entry in shuffled[30:60]]
-
-
-def test_a_long_epoch_without_shuffling_is_in_order():
-    """It is computed by chunks."""
     order = EpochOrder([[CHUNK], [CHUNK + 5]], [CHUNK, CHUNK + 5], None)
     entries = whole(order)
     assert entries[:CHUNK] == [(0, 0, i) for i in range(CHUNK)]
     assert entries[CHUNK:] == [(1, 0, i) for i in range(CHUNK + 5)]
-
-
-def test_groups_of_a_rendered_set_are_numbered_by_position():
-    entries = whole(EpochOrder([[20], None], [20, 13], (0, 0), 8))
-    assert [entry.record for entry in entries if entry.set == 1] == list(range(13))
-    assert sorted(entry.record for entry in entries if entry.set == 0) == list(range(20))
-
-
-def test_small_sets_start_over():
-    entries = whole(EpochOrder([[3], [40]], [20, 20], (0, 0), 16))
-    seen = Counter(entry.record for entry in entries if entry.set == 0)
-    assert sorted(seen.values()) == [6, 7, 7]
-    assert len({entry for entry in entries if entry.set == 1}) == 20

@@ -1,7 +1,4 @@
-import contextlib
-import copy
 import json
-import random
 from typing import Any
 
 import pytest
@@ -24,31 +21,18 @@ def pair() -> Group:
     )
 
 
-def test_a_group_survives_json():
-    record = json.loads(json.dumps(schema.encode(pair(), ["jpg", "png"])))
-    group, files = schema.decode("scene_1-a", record)
-    assert files == ("0.jpg", "1.png")
-    for name in ("key", "image_ids", "text_ids", "texts", "true_ids", "exhaustive"):
-        assert getattr(group, name) == getattr(pair(), name)
-    assert group.truth.equal(pair().truth)
-    schema.check(group)
-
-
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("version",), 2, "at version"),
         (("images", 0, "file"), "../0.png", "at images/0/file"),
         (("images", 0, "file"), "0.gif", "at images/0/file"),
         (("images", 1, "id"), "i", "occurs twice"),
         (("texts", 1, "id"), "t", "occurs twice"),
         (("texts", 0, "text"), " \n", "is blank"),
         (("truth",), [[1, 0, 1]], "truth has shape"),
-        (("truth",), [[1, 0, 1], [0]], "malformed"),
         (("truth", 0, 1), 1, "contradicts"),
         (("images", 0, "true"), [], "contradicts"),
         (("images",), [], "0 images"),
-        (("texts",), None, "malformed"),
     ],
 )
 def test_records_that_break_the_schema(path, value, message):
@@ -67,24 +51,6 @@ def test_keys_are_plain(key):
         schema.decode(key, schema.encode(pair(), ["jpg", "png"]))
 
 
-def test_whatever_is_in_a_record_only_a_record_error_comes_out():
-    dice = random.Random(0)
-    junk: list[Any] = [None, 1, -1.5, 2**80, "x", [], {}, [[]], {"id": 1}, True]
-    for _ in range(400):
-        record = copy.deepcopy(schema.encode(pair(), ["jpg", "png"]))
-        place: Any = record
-        while True:
-            steps = list(place) if isinstance(place, dict) else list(range(len(place)))
-            step = dice.choice(steps)
-            if isinstance(place[step], dict | list) and place[step] and dice.random() < 0.7:
-                place = place[step]
-                continue
-            place[step] = dice.choice(junk)
-            break
-        with contextlib.suppress(schema.RecordError):
-            schema.decode("a", record)
-
-
 def shard(**changes: Any) -> dict[str, Any]:
     sound = {"file": "s.tar", "records": 2, "images": 3, "bytes": 1024, "sha256": "ab" * 32}
     return {**sound, **changes}
@@ -100,15 +66,9 @@ def test_manifests(tmp_path):
     assert (manifest.records, manifest.images) == (2, 3)
     for change, message in (
         ({"schema_version": 0}, "got 0 at schema_version: build"),
-        ({"builder": 3}, "got 3 at builder"),
         ({"sources": {"a\nb": 3}}, r"got 3 at sources/a\\nb"),
-        ({"counts": {"n": "1"}}, "got '1' at counts/n"),
-        ({"shards": []}, "at shards"),
         ({"shards": [shard(), shard()]}, "got a shard twice at shards"),
-        ({"shards": [shard(records="2")]}, "got '2' at shards/0/records"),
-        ({"shards": [shard(records=True)]}, "got True at shards/0/records"),
         ({"shards": [shard(records=3)]}, "got 3 records in the 1024 bytes of s.tar at shards"),
-        ({"shards": [shard(records=10**15)]}, "at shards/0/records"),
         ({"shards": [shard(sha256="../../etc/passwd")]}, "at shards/0/sha256"),
         ({"shards": [shard(file="a\n.tar")]}, "at shards/0/file"),
         ({"shards": [shard(file=str(tmp_path / "s.tar"))]}, "at shards/0/file"),

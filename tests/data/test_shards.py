@@ -44,15 +44,22 @@ def write_tar(path: Path, members: list[tuple[str, bytes | str]]) -> Path:
     return path
 
 
-def test_any_range_reads_exactly_its_records(make_set):
+def test_any_range_reads_exactly_its_records_and_a_cut_loses_nothing_before_it(make_set, tmp_path):
     file = make_set(5).files[0]
     for first in range(6):
         for last in range(first, 6):
             items = list(read_records(file, first, last))
             assert keys(items) == [f"r{i}" for i in range(first, last)]
+    content = make_set(3).files[0].read_bytes()
+    path = tmp_path / "cut.tar"
+    for length in range(0, len(content), 701):
+        path.write_bytes(content[:length])
+        items = list(read_records(path, 0, 3))
+        good = keys(items).index("!") if "!" in keys(items) else 3
+        assert keys(items) == [f"r{i}" for i in range(good)] + ["!"] * (3 - good)
 
 
-def test_groups_come_back_as_they_were_written(make_set):
+def test_groups_and_places_of_images_are_those_that_were_written(make_set):
     raw = next(iter(read_records(make_set(1).files[0], 0, 1)))
     assert isinstance(raw, RawRecord)
     group = decode_group(raw)
@@ -63,9 +70,6 @@ def test_groups_come_back_as_they_were_written(make_set):
     assert group.images is not None
     assert [image.getpixel((0, 0)) for image in group.images] == [(0, 10, 20), (1, 10, 20)]
     assert decode_group(raw, images=False).images is None
-
-
-def test_places_point_at_the_encoded_images(make_set):
     file = make_set(2).files[0]
     content = file.read_bytes()
     both = (read_records(file, 0, 2, images=images) for images in (True, False))
@@ -122,25 +126,13 @@ def test_a_damaged_tar_never_raises_and_keeps_the_count(kind, tmp_path, make_set
         assert isinstance(items[0], RawRecord)
 
 
-def test_a_cut_at_any_place_loses_nothing_before_it(make_set, tmp_path):
-    content = make_set(3).files[0].read_bytes()
-    path = tmp_path / "cut.tar"
-    for length in range(0, len(content), 701):
-        path.write_bytes(content[:length])
-        items = list(read_records(path, 0, 3))
-        good = keys(items).index("!") if "!" in keys(items) else 3
-        assert keys(items) == [f"r{i}" for i in range(good)] + ["!"] * (3 - good)
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"json": None}, "has no json"),
         ({"json": b"{"}, "malformed json"),
-        ({"json": b"[1]"}, "malformed record"),
         ({"json": b"{}"}, "malformed record"),
         ({"json": b"[" * 100_000}, "malformed json"),
-        ({"json": record_json("a").decode().encode("utf-16")}, "malformed json"),
         ({"0.png": None}, "lacks image 0.png"),
         ({"0.png": b"x"}, "image refused"),
     ],

@@ -148,12 +148,9 @@ def test_wrong_columns(row, given, message, tmp_path):
         _ = table(tmp_path, row, given=given).columns
 
 
-def test_a_folder_of_images_without_captions(tmp_path):
+def test_tables_without_captions_or_rows(tmp_path):
     (tmp_path / "a.png").touch()
     with refused("expected a column of captions .*: write captions beside the images"):
         _ = Table(tmp_path).columns
-
-
-def test_an_empty_table(tmp_path):
     with refused("expected rows in .*, got none: write one for each image"):
         _ = table(tmp_path).columns

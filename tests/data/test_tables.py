@@ -85,11 +85,6 @@ def test_a_table_of_another_encoding_is_saved_again(encoding, tmp_path):
         list(read_cells(path))
 
 
-def test_a_missing_table(tmp_path):
-    with refused("no such file"):
-        list(read_cells(tmp_path / "t.csv"))
-
-
 def test_a_folder_of_images_with_text_beside_them(tmp_path):
     for name in ("train/a.jpg", "train/b.png", "val/c.webp", "d.jpeg"):
         written(tmp_path / name, "")
@@ -150,11 +145,8 @@ def test_parquet_and_saved_datasets(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("dataset_dict.json", "{}"),
         ("dataset_dict.json", '{"splits": ["."]}'),
         ("dataset_dict.json", '{"splits": ["../saved"]}'),
-        ("state.json", "{}"),
-        ("state.json", '{"_data_files": [{"filename": ["a"]}]}'),
         ("state.json", '{"_data_files": [{"filename": "../../a.arrow"}]}'),
         ("state.json", '{"_data_files": [{"filename": "none.arrow"}]}'),
     ],

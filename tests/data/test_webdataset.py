@@ -14,7 +14,7 @@ from vlmtune.data.record_index import record_index
 from vlmtune.data.schema import MANIFEST, RecordError
 from vlmtune.data.shards import ShardSet, decode_group
 from vlmtune.data.stream import GroupStream
-from vlmtune.data.tar_records import RawRecord, read_records
+from vlmtune.data.tar_records import RawRecord
 from vlmtune.data.webdataset import decode_sample
 
 
@@ -125,7 +125,7 @@ def test_a_tar_that_ends_early_keeps_what_is_before(folder):
     assert captions_of(stream.batches()) == [f"caption {n}" for n in range(6)]
 
 
-def test_changed_tars_are_indexed_again(folder, encoded_png):
+def test_new_and_changed_tars_are_indexed_again_whatever_their_size(folder, encoded_png):
     first = ShardSet(str(folder)).digest()
     write_tar(folder / "00002.tar", members(7, encoded_png(7)))
     data = ShardSet(str(folder))
@@ -133,6 +133,16 @@ def test_changed_tars_are_indexed_again(folder, encoded_png):
     assert data.digest() != first
     (folder / "00002.tar").unlink()
     assert ShardSet(str(folder)).digest() == first
+    first = folder / "00000.tar"
+    assert len(record_index([ShardSet(str(folder))])) == 7
+    size = first.stat().st_size
+    content = [member for n in range(10, 14) for member in members(n, encoded_png(n))][::-1]
+    write_tar(first, content)
+    assert first.stat().st_size == size  # tars are padded to 10 KiB
+    os.utime(first, ns=(0, first.stat().st_mtime_ns + 1))
+    locations = record_index([ShardSet(str(folder))])
+    texts = [location.read().texts[0] for location in locations]
+    assert texts == [f"caption {n}" for n in (13, 12, 11, 10, 4, 5, 6)]
 
 
 def test_a_folder_that_cannot_be_written_is_indexed_elsewhere(folder, tmp_path, monkeypatch):
@@ -193,33 +203,13 @@ def test_unusable_records(texts, reason):
         decode_sample(raw)
 
 
-def test_keys_may_have_folders(tmp_path, encoded_png):
-    held = [(f"{part}/{n}", x) for part in "ab" for n, x in members(0, encoded_png(ord(part)))]
+def test_keys_may_have_folders_and_start_with_a_dot_and_a_slash(tmp_path, encoded_png):
+    held = [(f"./{part}/{n}", x) for part in "ab" for n, x in members(0, encoded_png(ord(part)))]
     write_tar(tmp_path / "a.tar", held)
     stream = GroupStream((ShardSet(str(tmp_path)),), 1, train=False)
     groups = [group for batch, _ in stream.batches() for group in batch]
     assert [group.key for group in groups] == ["a_000000000", "b_000000000"]
     assert len({group.image_ids for group in groups}) == 2
-
-
-def test_names_may_start_with_a_dot_and_a_slash(tmp_path, encoded_png):
-    write_tar(tmp_path / "a.tar", [(f"./{n}", x) for n, x in members(0, encoded_png(0))])
-    (record,) = read_records(tmp_path / "a.tar", 0, None)
-    assert isinstance(record, RawRecord)
-    assert list(record.members) == ["jpg", "json", "txt"]
-
-
-def test_a_changed_tar_of_equal_size_is_indexed_again(folder, encoded_png):
-    first = folder / "00000.tar"
-    assert len(record_index([ShardSet(str(folder))])) == 7
-    size = first.stat().st_size
-    content = [member for n in range(10, 14) for member in members(n, encoded_png(n))][::-1]
-    write_tar(first, content)
-    assert first.stat().st_size == size  # tars are padded to 10 KiB
-    os.utime(first, ns=(0, first.stat().st_mtime_ns + 1))
-    locations = record_index([ShardSet(str(folder))])
-    texts = [location.read().texts[0] for location in locations]
-    assert texts == [f"caption {n}" for n in (13, 12, 11, 10, 4, 5, 6)]
 
 
 def test_an_empty_tar_beside_others_has_no_records(folder, caplog):
@@ -228,12 +218,3 @@ def test_an_empty_tar_beside_others_has_no_records(folder, caplog):
         assert ShardSet(str(folder)).counts == [4, 3, 0]
     assert "1 of 8 records" in caplog.text
     assert ShardSet(str(folder)).counts == [4, 3, 0]
-
-
-@pytest.mark.parametrize("shards", [[{}], 3, [{"file": "00000.tar", "bytes": "x"}]])
-def test_a_damaged_index_is_one_line(folder, shards):
-    _ = ShardSet(str(folder)).manifest
-    index = json.loads((folder / MANIFEST).read_text())
-    (folder / MANIFEST).write_text(json.dumps({**index, "shards": shards}))
-    with refused(f"{MANIFEST}, got .* at shards.*or remove the manifest of tars"):
-        _ = ShardSet(str(folder)).manifest

@@ -18,8 +18,6 @@ from tests.data_builders.pictures import encoded
 from tests.refusals import refused
 from vlmtune.cli.main import main
 from vlmtune.data.schema import MANIFEST, read_manifest
-from vlmtune.data.shards import decode_group
-from vlmtune.data.tar_records import RawRecord, read_records
 
 BROKEN = (3, 8, 17)  # rows of the table whose image is damaged
 GONE = 11
@@ -53,37 +51,6 @@ def whole(source: Path) -> Path:
     """The corpus, built at once in one process."""
     corpus(source).build(source / "whole", progress=False, max_left_out=0.3)
     return source / "whole"
-
-
-def keys(folder: Path) -> list[str]:
-    """The keys of all records, in the order of the shards."""
-    found = []
-    for shard in read_manifest(folder).shards:
-        for raw in read_records(folder / shard.file, 0, shard.records):
-            assert isinstance(raw, RawRecord)
-            found.append(decode_group(raw).key)
-    return found
-
-
-def test_unusable_images_are_left_out_and_nothing_of_them_is_counted(whole):
-    manifest = read_manifest(whole)
-    listed = (whole / "left_out.txt").read_text().splitlines()
-    wrong = sorted([*BROKEN, GONE])
-    assert [line.split(": ")[0].split(" of ")[0] for line in listed] == [
-        f"line {n + 1}" for n in wrong
-    ]
-    assert manifest.counts["skipped: image broken"] == len(BROKEN)
-    assert manifest.counts["skipped: image missing"] == 1
-    written = [name for name in keys(whole)]
-    held_out = manifest.counts["skipped: another split"]
-    # Images 19 and 20 are one; the broken ones may be held out, where nobody opens them.
-    assert held_out > 0
-    assert len(written) == manifest.records == len(set(written))
-    assert not set(written) & {f"{n:02d}" for n in wrong}
-    assert manifest.counts["captions"] == 24 - len(wrong) - held_out
-    odd = sum(int(name) % 2 for name in written)
-    assert manifest.counts["hard negatives"] == odd
-    assert {path.suffix for path in whole.iterdir()} == {".tar", ".json", ".txt"}
 
 
 def test_any_number_of_processes_writes_the_same_bytes(source, whole):

@@ -5,13 +5,9 @@ from pathlib import Path
 import pytest
 
 from data_builders.corpora.ar4t import AR4TBuilder
-from data_builders.corpora.coco import CocoBuilder
-from data_builders.corpora.flickr30k import Flickr30kBuilder
 from data_builders.measured import COCO, FLICKR30K, VISUAL_GENOME, Measured, measured_sources
 from tests.data_builders.conftest import dump, released, rows_of
-from tests.data_builders.pictures import JPEG
 from tests.refusals import refused
-from vlmtune.config import instantiate
 
 COCO_NAMES = ["COCO_val2014_000000391895.jpg", "val2014/COCO_val2014_000000391895.jpg",
               "COCO_train2014_000000391895.jpg", "train2017/000000391895.jpg",
@@ -159,32 +155,6 @@ def test_an_empty_folder_is_refused(tmp_path):
 
 
 # -- builders ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("builder", "name", "left"),
-    [
-        (CocoBuilder, "COCO_train2014_{:012d}.jpg", [2, 13]),
-        (Flickr30kBuilder, "{}.jpg", [2, 9, 13]),
-    ],
-)
-def test_captioned_images_that_a_benchmark_measures(tmp_path, builder, name, left):
-    """SugarCrepe's images are COCO's of 2017, CREPE's 13 is Visual Genome's."""
-    rows = [
-        {"filename": name.format(k), "split": "train", "sentences": [{"raw": "a cup"}]}
-        for k in (2, 9, 13)
-    ]
-    path = dump(tmp_path / "dataset.json", {"images": rows})
-    for row in rows:
-        (tmp_path / row["filename"]).write_bytes(JPEG)
-    sugar = dump(tmp_path / "sugar.json", {"0": {"filename": "000000000009.jpg"}})
-    crepe = table(tmp_path / "crepe.csv", [{"image_id": 13, "hard_negs": "[]"}])
-    filtered = builder(path, tmp_path, measured=[sugar, crepe])
-    assert [group.image_ids[0] for group, _ in filtered.records()] == [name.format(k) for k in left]
-    assert filtered.counts["skipped: measured"] == 3 - len(left)
-    assert set(filtered.sources()) == {"dataset.json", "sugar.json", "crepe.csv"}
-    assert "measured" not in builder(path, tmp_path).spec()["init_args"]
-    assert instantiate(filtered.spec(), builder).measured == (sugar, crepe)
 
 
 def test_ar4t_without_the_scenes_of_a_test(world, tmp_path):

@@ -1,14 +1,12 @@
-import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from data_builders.shard_builder import Builder, Record, ShardBuilder
-from data_builders.shard_files import image_extension
+from data_builders.shard_builder import Record, ShardBuilder
 from tests.data_builders.pictures import encoded
 from tests.refusals import refused
 from vlmtune.data.schema import MANIFEST, read_manifest
@@ -101,13 +99,16 @@ def test_groups_survive_and_images_stay_as_they_are(annotations: str, tmp_path: 
     assert read.truth.equal(written.truth)
 
 
-def test_the_same_build_is_reused(annotations, tmp_path, capsys):
+def test_the_same_build_is_reused_unless_it_lost_a_shard(annotations, tmp_path, capsys):
     out = tmp_path / "out"
     Corpus(annotations).build(out, progress=False)
     before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
     Corpus(annotations).build(out)
     assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
     assert "reusing it" in capsys.readouterr().err
+    (out / "shard-000001.tar").write_bytes(b"")
+    with refused("missing or truncated: remove"):
+        Corpus(annotations).build(out)
 
 
 def test_anything_else_in_the_folder_is_refused(annotations: str, tmp_path: Path) -> None:
@@ -128,14 +129,6 @@ def test_anything_else_in_the_folder_is_refused(annotations: str, tmp_path: Path
     (tmp_path / "empty").mkdir()
     Corpus(annotations).build(tmp_path / "empty", progress=False)
     assert read_manifest(tmp_path / "empty").records == 2
-
-
-def test_a_build_that_lost_a_shard_is_refused(annotations: str, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    Corpus(annotations).build(out, progress=False)
-    (out / "shard-000001.tar").write_bytes(b"")
-    with refused("missing or truncated: remove"):
-        Corpus(annotations).build(out)
 
 
 @pytest.mark.parametrize(
@@ -186,27 +179,6 @@ def test_of_two_builds_of_one_folder_the_second_waits(annotations, tmp_path, cap
     assert not hidden(tmp_path)
 
 
-def test_a_builder_of_raw_files_has_a_manifest_too(tmp_path: Path) -> None:
-    class Raw(Builder):
-        def write(self, folder: Path, tick: Callable[[], None]) -> tuple[()]:
-            (folder / "scenes.json").write_text("{}")
-            tick()
-            self.counts["scenes"] = 1
-            return ()
-
-    Raw().build(tmp_path / "out", progress=False)
-    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
-    assert (manifest["shards"], manifest["counts"]) == ([], {"scenes": 1})
-    Raw().build(tmp_path / "out")
-
-
-@pytest.mark.parametrize(("kind", "extension"), [("PNG", "png"), ("JPEG", "jpg"), ("WEBP", "webp")])
-def test_extensions_follow_the_content(kind: str, extension: str) -> None:
-    assert image_extension(encoded(kind)) == extension
-    assert image_extension(encoded("GIF")) is None
-    assert image_extension(b"") is None
-
-
 class Files(ShardBuilder):
     """One record for each name in a folder that exists, or for each name."""
 
@@ -220,21 +192,6 @@ class Files(ShardBuilder):
             if not self.looks or self.exists(file):
                 self.counts["captions"] += 1
                 yield group(name.partition(".")[0]), [file]
-
-
-def test_missing_images_are_listed_and_may_be_a_share(tmp_path: Path, capsys) -> None:
-    (tmp_path / "a.jpg").write_bytes(encoded("JPEG"))
-    (tmp_path / "c").mkdir()
-    builder = Files(tmp_path, ["a.jpg", "b.jpg", "c"])
-    with refused(r"at most 50% of 3 images .* got 2, first .*/b\.jpg: image missing .*: repair"):
-        builder.build(tmp_path / "out", progress=False, max_left_out=0.5)
-    assert hidden(tmp_path) == [".out.build"]
-    builder.build(tmp_path / "out", progress=False, max_left_out=0.7)
-    assert not hidden(tmp_path)
-    assert read_manifest(tmp_path / "out").counts == {"captions": 1, "skipped: image missing": 2}
-    listed = (tmp_path / "out/left_out.txt").read_text().splitlines()
-    assert listed == [f"{tmp_path / name}: image missing" for name in ("b.jpg", "c")]
-    assert capsys.readouterr().err.splitlines()[-2:] == [f"left out: {line}" for line in listed]
 
 
 @pytest.mark.parametrize("looks", [True, False])

@@ -88,19 +88,7 @@ def test_rules(case):
     assert found == {*expected}
 
 
-def test_the_order_is_random_and_depends_on_the_generator_alone():
-    caption = "a dog chases a cat under a tree behind a house"
-    split, gaps = Sentence.split(caption)
-    sentence = Sentence(split, gaps, tuple(LexiconTagger().tag(split)))
-
-    def first(seed):
-        return sentence.edited(next(SwapNouns().rewrites(sentence, random.Random(seed), None)))
-
-    assert len({first(seed) for seed in range(40)}) == 6
-    assert first(3) == first(3)
-
-
-def test_nouns_are_replaced_by_nouns_of_their_number():
+def test_nouns_are_replaced_by_nouns_of_their_number_that_are_not_true():
     found = set.union(*(rewritten(ReplaceWord(), "a cow eats", seed) for seed in range(30)))
     # No light noun ("group"), no other word for it, an article that fits.
     assert {"a dog eats", "a tree eats", "an island eats", "a person eats"} <= found
@@ -108,6 +96,9 @@ def test_nouns_are_replaced_by_nouns_of_their_number():
     found = set.union(*(rewritten(ReplaceWord(), "two fire trucks", seed) for seed in range(30)))
     nouns = ("women", "umbrellas", "boats", "people", "children")
     assert found == {f"two {noun}" for noun in nouns}
+    found = set.union(*(rewritten(ReplaceWord(), "a woman with a dog", seed) for seed in range(30)))
+    assert not any("person" in text.split()[1] for text in found)
+    assert "a dog with a dog" not in found
 
 
 def test_frequent_words_come_more_often():
@@ -116,9 +107,3 @@ def test_frequent_words_come_more_often():
     edits = (ReplaceWord().rewrites(sentence, random.Random(seed), words) for seed in range(300))
     drawn = [sentence.edited(next(edit)) for edit in edits]
     assert 0.83 < drawn.count("a dog") / 300 < 0.97
-
-
-def test_what_may_be_true_is_not_put_in():
-    found = set.union(*(rewritten(ReplaceWord(), "a woman with a dog", seed) for seed in range(30)))
-    assert not any("person" in text.split()[1] for text in found)
-    assert "a dog with a dog" not in found

@@ -131,9 +131,11 @@ def test_rules_take_turns():
     assert 150 < first["two"] < 250
 
 
-def test_empty_if_no_rule_applies():
+def test_no_negatives_where_no_rule_applies_and_no_rewriter_without_a_rule():
     assert Rewriter([caption_edits.SwapNouns()]).negatives("snow") == ()
     assert Rewriter([caption_edits.SwapNouns()]).negatives("a dog chases a cat", count=0) == ()
+    with refused("at least one rule"):
+        Rewriter([])
 
 
 def test_its_spec_makes_it_again():
@@ -151,8 +153,3 @@ def test_many_captions_are_thinned_evenly(monkeypatch):
     rewriter.learn(f"a {noun}" for noun in ("ant", "bee", "cow", "dog", "emu", "fox", "gnu"))
     assert rewriter.vocabulary is not None
     assert set(rewriter.vocabulary.counts["NOUN"]) == {"ant", "dog", "gnu"}
-
-
-def test_a_rewriter_needs_a_rule():
-    with refused("at least one rule"):
-        Rewriter([])

@@ -8,13 +8,15 @@ def sentence(caption: str, proper: bool = False) -> Sentence:
     return Sentence(split, gaps, ("PROPN" if proper else "NOUN",) * len(split))
 
 
-def test_words_as_the_treebank_splits_them():
+def test_words_as_the_treebank_splits_them_and_canonical_captions():
     assert words("A dog's owner, who can't run 3.5 miles (red-hot)!") == [
         *["A", "dog", "'s", "owner", ",", "who", "ca", "n't", "run", "3.5", "miles"],
         *["(", "red-hot", ")", "!"],
     ]
     assert words("the dogs' park") == ["the", "dogs", "'", "park"]
     assert words("") == []
+    assert canonical("  A  Dog.") == canonical("a dog") == "a dog"
+    assert canonical("a dog!") != canonical("a dog")
 
 
 @pytest.mark.parametrize(
@@ -67,8 +69,3 @@ def test_a_name_keeps_its_capital():
 )
 def test_articles(word, right):
     assert article(word) == right
-
-
-def test_canonical():
-    assert canonical("  A  Dog.") == canonical("a dog") == "a dog"
-    assert canonical("a dog!") != canonical("a dog")

@@ -125,9 +125,7 @@ def test_neighbours_that_say_nothing_false_are_no_counterparts(tmp_path):
         assert cache.similar("a") == ["b", "d", "c"]
         assert counterparts(cache, "a") == ["c"]
         assert counterparts(cache, "b")[0] == "a"  # y is false of b
-
-
-def test_without_scores_only_images_are_compared(tmp_path):
+    # Without scores only images are compared.
     cache = build(tmp_path)
     assert not cache.scored
     assert cache.similar("image3") == brute(*toy(), K)["image3"][0]

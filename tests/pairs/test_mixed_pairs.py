@@ -44,9 +44,6 @@ def test_each_image_gets_up_to_the_counts_of_each_kind():
     ):
         names = ("positives", "hard_negatives", "random_negatives")
         assert kinds(choose(**dict(zip(names, counts, strict=True))), batch()) == want
-
-
-def test_counts_must_make_sense():
     with refused("expected a count of pairs above 0"):
         MixedPairs(0, 0, 0)
 
@@ -66,14 +63,6 @@ def test_every_candidate_is_as_likely_as_another():
         counts.update(chosen[2].nonzero().flatten().tolist())
     assert counts.keys() == {6, 7, 8}
     assert all(150 < count < 250 for count in counts.values())  # 200 expected, deviation 12
-
-
-def test_an_image_without_candidates():
-    nothing = torch.zeros(2, 3, dtype=torch.bool)
-    everything = torch.ones(2, 3, dtype=torch.bool)
-    none = Targets(nothing, nothing, everything)
-    assert not choose(targets=none, positives=1, hard_negatives=0).any()
-    assert choose(targets=Targets(everything, everything, everything), positives=2).sum() == 4
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -76,6 +76,14 @@ def test_hard_negatives_are_those_with_high_scores():
     cold = choose(RankingPairs(negatives=2, hard=2), scores=1000 * reference()) & ~truth
     best = reference().masked_fill(truth, -torch.inf).topk(2, dim=1).indices
     assert cold.equal(torch.zeros_like(truth).scatter(1, best, True))
+    # Mutual ones, too.
+    size = 12
+    scores = torch.zeros(size, size)
+    for a in range(0, size, 2):  # couples that resemble each other, seen from one side only
+        scores[a, a + 1] = 200.0
+    chosen = MutualPairs(1, 1)(ring(size), torch.Generator().manual_seed(0), scores)
+    couples = torch.arange(size) // 2
+    assert chosen.equal(couples[:, None] == couples)
 
 
 def test_mirrored_pairs_are_what_eqsim_compares():
@@ -157,15 +165,12 @@ def test_marks_count_only_where_they_are_asked_for(seed):
     assert (chosen & ~unmarked.truth).sum(dim=1).tolist() == [3] * 4
 
 
-def test_only_hard_pairs_need_embeddings_only_mined_ones_neighbours():
+def test_only_hard_pairs_need_embeddings_and_only_mined_ones_neighbours():
     for kind in (RankingPairs, MutualPairs):
         assert (kind(mined=8).needs_reference, kind(mined=8).needs_mined_negatives) == (False, True)
         assert (kind(hard=8).needs_reference, kind(hard=8).needs_mined_negatives) == (True, False)
         assert kind(hard=7, mined=8).needs_reference
     assert not HardPairs().needs_mined_negatives
-
-
-def test_training_without_neighbours_is_refused_in_one_line():
     scores = TrainingScores(Toy(), Together(), RankingPairs(2, mined=1))
     with refused(r"mined neighbours for RankingPairs, .* set data.mined"):
         share(scores)
@@ -211,13 +216,11 @@ def test_a_policy_is_given_the_scores_of_the_frozen_backbone():
     assert not given.requires_grad
 
 
-def test_a_dual_adapter_needs_no_pairs_and_so_no_reference():
+def test_a_reference_needs_embeddings_and_a_dual_adapter_no_reference():
     scores = TrainingScores(Toy(), Tune(), Noting())
     assert "reference" not in scores.needs
     assert scores.original is None
 
-
-def test_a_backbone_without_embeddings_is_refused_in_one_line():
     class Unpooled(Toy):
         def fits(self, reads, modality):
             return "it has none" if reads.kind == "pooled" else None
@@ -258,16 +261,6 @@ def test_mutual_negatives_meet_both_ways_and_mined_ones_come_first(hard, mined, 
     short = degrees < negatives
     assert chosen[short][:, short].all()
     assert degrees.sum() >= negatives * size - 2 * negatives
-
-
-def test_mutual_hard_negatives_are_those_that_score_high():
-    size = 12
-    scores = torch.zeros(size, size)
-    for a in range(0, size, 2):  # couples that resemble each other, seen from one side only
-        scores[a, a + 1] = 200.0
-    chosen = MutualPairs(1, 1)(ring(size), torch.Generator().manual_seed(0), scores)
-    couples = torch.arange(size) // 2
-    assert chosen.equal(couples[:, None] == couples)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -35,25 +35,27 @@ def encoded(colour):
     return file.getvalue()
 
 
-def table():
-    """Two images of CIFAR-10 as the hub has them."""
-    rows = [
-        {"img": {"bytes": encoded(c), "path": None}, "label": k}
-        for k, c in ((3, "red"), (9, "blue"))
-    ]
+def parquet(rows):
     file = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
     return file.getvalue()
+
+
+def table():
+    """Two images of CIFAR-10 as the hub has them."""
+    images = {
+        3: {"bytes": encoded("red"), "path": None},
+        9: {"bytes": encoded("blue"), "path": None},
+    }
+    return parquet([{"img": image, "label": label} for label, image in images.items()])
 
 
 def half_truths():
     """Two comparisons, each with its image, as the hub has them."""
     texts = {"anchor": "a man", "half_truth": "a man and a cow", "full_truth": "a man on a mat"}
     image = {"bytes": encoded("red"), "path": None}
-    rows = [{"id": k, "triplet_type": k, "image": image, **texts} for k in ("entity", "relation")]
-    file = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
-    return file.getvalue()
+    kinds = ("entity", "relation")
+    return parquet([{"id": k, "triplet_type": k, "image": image, **texts} for k in kinds])
 
 
 def color_swap():

@@ -93,15 +93,12 @@ def test_two_files_have_two_places(name):
     assert Path(ROOT, "configs/sources", f"{name}.yaml").stat().st_size < 8000
 
 
-def test_a_name_with_blanks_is_escaped_once():
+def test_names_are_escaped_once_and_files_find_their_source():
     (images,) = sources()["mmvp_vlm"].images
     first, second = images.addresses(PurePosixPath("Texts and more/1.jpg"))
     end = "MLLM_VLM%20Images/Texts%20and%20more/1.jpg"
     assert request_of(first).url.endswith(f"/resolve/main/{end}")
     assert request_of(second).url.endswith("/resolve/main/MLLM_VLM%20Images/1.jpg")
-
-
-def test_a_file_that_no_source_brings_has_none():
     assert source_of(Path("data/coco/train2014/COCO_train2014_1.jpg")) == "coco"
     assert source_of(Path("data/coco/nothing.json")) is None
 

@@ -69,7 +69,10 @@ def test_a_broken_download_goes_on_where_it_stopped(downloader, mirror, name, tm
     assert (tmp_path / "data/rows.bin").read_bytes() == CONTENT
 
 
-def test_what_came_of_an_older_version_is_not_mixed_with_a_newer_one(mirror, name, tmp_path):
+@pytest.mark.parametrize("killed_before_its_first_byte", [False, True])
+def test_what_came_of_an_older_version_is_not_mixed_with_a_newer_one(
+    mirror, name, tmp_path, monkeypatch, killed_before_its_first_byte
+):
     once = Downloader(Ledger(tmp_path / "data"), transfer.Patience(1, 2.0, 0.01, 0.01))
     mirror.faults[name] = ["truncate"]
     with pytest.raises(DownloadError):
@@ -77,27 +80,15 @@ def test_what_came_of_an_older_version_is_not_mixed_with_a_newer_one(mirror, nam
     assert left(tmp_path)
     newer = CONTENT[::-1]
     publish(mirror, ADDRESS, newer)
-    once.fetch(wanted(tmp_path))
-    assert (tmp_path / "data/rows.bin").read_bytes() == newer
-
-
-def test_a_kill_before_the_first_byte_of_a_new_version_mixes_nothing(
-    mirror, name, tmp_path, monkeypatch
-):
-    once = Downloader(Ledger(tmp_path / "data"), transfer.Patience(1, 2.0, 0.01, 0.01))
-    mirror.faults[name] = ["truncate"]
-    with pytest.raises(DownloadError):
-        once.fetch(wanted(tmp_path))
-    newer = CONTENT[::-1]
-    publish(mirror, ADDRESS, newer)
 
     def killed(*arguments):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(transfer, "_write", killed)
-        with pytest.raises(KeyboardInterrupt):
-            once.fetch(wanted(tmp_path))
+    if killed_before_its_first_byte:
+        with monkeypatch.context() as patch:
+            patch.setattr(transfer, "_write", killed)
+            with pytest.raises(KeyboardInterrupt):
+                once.fetch(wanted(tmp_path))
     once.fetch(wanted(tmp_path))
     assert (tmp_path / "data/rows.bin").read_bytes() == newer
 
@@ -189,16 +180,14 @@ def test_the_token_goes_to_the_hub_and_into_no_text(monkeypatch):
     assert request_of("https://example.org/a").headers == {}
 
 
-def test_a_file_that_changed_at_its_source_is_named(downloader, mirror, name, tmp_path, caplog):
+def test_the_ledger_names_files_that_changed_and_passes_over_a_torn_line(
+    downloader, mirror, name, tmp_path, caplog
+):
     downloader.fetch(wanted(tmp_path))
     publish(mirror, ADDRESS, CONTENT * 2)
     with caplog.at_level(logging.WARNING, "vlmtune"):
         downloader.fetch(wanted(tmp_path))
     assert "rows.bin changed at its source" in caplog.text
-
-
-def test_a_torn_line_of_the_ledger_is_passed_over(downloader, mirror, name, tmp_path):
-    downloader.fetch(wanted(tmp_path))
     ledger = tmp_path / "data/.downloads/files.jsonl"
     with ledger.open("a") as file:
         file.write('\n{"path": "oth')

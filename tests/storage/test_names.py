@@ -29,12 +29,9 @@ def test_each_string_has_its_number(monkeypatch, digest):
         made[len(some)]
 
 
-def test_no_string_is_none():
+def test_no_string_takes_more_than_a_few_bytes():
     assert len(Names([])) == 0
     assert Names([]).find("a") is None
-
-
-def test_it_takes_few_bytes_for_each_string():
     tracemalloc.start()
     made = Names(f"image-{n:06d}.jpg" for n in range(5_000))
     kept, _ = tracemalloc.get_traced_memory()

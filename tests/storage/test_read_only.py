@@ -8,7 +8,6 @@ import pytest
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module, weights
 from vlmtune.storage import folder
-from vlmtune.storage.folder import locked
 
 pytestmark = QUIET
 
@@ -40,9 +39,3 @@ def test_a_store_that_is_not_there_is_one_line(model_folder, shards, tmp_path, r
     read_only()
     with refused(f"expected a folder that can be written, got {tmp_path} .Read-only file system"):
         fit(module(model_folder, store=str(tmp_path)), shards, tmp_path / "run", steps=2)
-
-
-def test_a_lock_that_cannot_be_taken_is_one_line(tmp_path, read_only):
-    read_only()
-    with refused("expected a folder that can be written"), locked(tmp_path / "a"):
-        pytest.fail("nothing is locked")

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -96,7 +95,7 @@ def test_files_in_use_stay_and_the_excess_is_warned_of_once(tmp_path, caplog):
     assert names(cache) == {"c"}
 
 
-def test_room_is_what_files_in_use_leave(tmp_path):
+def test_room_is_what_files_in_use_and_downloads_that_go_on_leave(tmp_path):
     cache = FileCache(tmp_path, 20)
     put(cache, A)
     assert cache.has_room(20)
@@ -104,10 +103,6 @@ def test_room_is_what_files_in_use_leave(tmp_path):
     with cache.open(A, 10, must_not_run):
         assert cache.has_room(10)
         assert not cache.has_room(11)
-
-
-def test_room_is_kept_for_downloads_that_go_on(tmp_path):
-    cache = FileCache(tmp_path, 20)
 
     def download(part: Path) -> None:
         assert FileCache(tmp_path, 20).has_room(10)
@@ -129,13 +124,6 @@ def test_other_files_of_the_folder_are_never_touched(tmp_path):
     put(cache, B)
     assert names(cache) == {"b"}
     assert {"thesis", ".hidden.txt", "folder"} <= {path.name for path in tmp_path.iterdir()}
-
-
-def test_a_file_that_was_cut_in_the_cache_is_downloaded_again(tmp_path):
-    cache = FileCache(tmp_path, 100)
-    put(cache, A)
-    (tmp_path / A).write_bytes(b"x" * 9)
-    put(cache, A)
 
 
 def test_a_file_that_was_changed_in_the_cache_is_downloaded_again(tmp_path, monkeypatch, caplog):
@@ -201,13 +189,6 @@ def test_those_who_wait_share_a_failure(tmp_path):
         FileCache(tmp_path, 100).open(A, 10, fail)
     other.join(60)
     assert errors == ["cannot be read: gone"]
-
-
-def test_a_failure_of_the_future_is_forgotten(tmp_path):
-    """The clock was set back after it."""
-    (tmp_path / f"{A}.failed").write_text(f"{time.time_ns() + 10**15} cannot be read: gone")
-    put(FileCache(tmp_path, 100), A)
-    assert not list(tmp_path.glob("*.failed"))
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):

@@ -259,10 +259,12 @@ def test_names_of_variables_do(url):
     assert "$" not in str(Address(url)).replace(":$PORT", "")
 
 
-def test_a_missing_variable_is_named(monkeypatch):
+def test_a_missing_variable_and_an_unknown_scheme_are_named(monkeypatch, part):
     monkeypatch.delenv("NOWHERE", raising=False)
     with pytest.raises(UserError, match=r"variable NOWHERE for https://host/set, got none: set it"):
         _ = Address("https://user:$NOWHERE@host/set").url
+    with pytest.raises(UserError, match=r"^expected an address that fsspec reads, got nope://a"):
+        download(Address("nope://a"), "a.tar", part, 1, CHECK, QUICK)
 
 
 @pytest.mark.parametrize(("scheme", "package"), [("s3", "s3fs"), ("gs", "gcsfs")])
@@ -273,11 +275,6 @@ def test_a_missing_package_is_named(part, monkeypatch, scheme, package):
     monkeypatch.setattr(downloads, "url_to_fs", missing)
     with pytest.raises(UserError, match=rf"got {scheme}://.* \(Install {package}\): .*pip install"):
         download(Address(f"{scheme}://bucket/{package}"), "a.tar", part, 1, CHECK, QUICK)
-
-
-def test_an_unknown_scheme_is_refused(part):
-    with pytest.raises(UserError, match=r"^expected an address that fsspec reads, got nope://a"):
-        download(Address("nope://a"), "a.tar", part, 1, CHECK, QUICK)
 
 
 def test_a_folder_of_this_machine_is_a_storage_too(part, tmp_path):

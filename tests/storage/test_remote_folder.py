@@ -74,6 +74,10 @@ def test_the_next_files_are_downloaded_in_the_background(remote, server, digest)
     assert server.asked == {"a": 1, "b": 1, "c": 1}
     assert read(files) == b"a" * 1000 + b"b" * 1000 + b"c" * 1000
     assert server.asked == {"a": 1, "b": 1, "c": 1}
+    # Another process reads them, too.
+    copy = pickle.loads(pickle.dumps(files))
+    assert read(copy) == b"a" * 1000 + b"b" * 1000 + b"c" * 1000
+    remote.expect([])
 
 
 def test_a_file_is_read_while_the_next_one_comes(remote, server, digest):
@@ -88,7 +92,9 @@ def test_a_file_is_read_while_the_next_one_comes(remote, server, digest):
     end_of_thread(remote)
 
 
-def test_no_file_is_downloaded_ahead_without_room(server, remote, digest, tmp_path):
+def test_no_file_is_downloaded_ahead_without_room_and_what_is_expected_no_more_leaves(
+    server, remote, digest, tmp_path
+):
     remote = RemoteFolder(server.url, tmp_path / "cache", 2000, QUICK)
     files = listed(remote, server, digest)
     remote.expect(files)
@@ -100,11 +106,6 @@ def test_no_file_is_downloaded_ahead_without_room(server, remote, digest, tmp_pa
     assert server.asked == {"a": 1, "b": 1, "c": 1}
     assert read(files[1:]) == b"b" * 1000 + b"c" * 1000
     assert server.asked == {"a": 1, "b": 1, "c": 1}
-
-
-def test_files_that_are_expected_no_more_are_released(server, remote, digest, tmp_path):
-    remote = RemoteFolder(server.url, tmp_path / "cache", 2000, QUICK)
-    files = listed(remote, server, digest)
     remote.expect(files[:2])
     end_of_thread(remote)
     assert not remote.cache.has_room(1)
@@ -151,15 +152,6 @@ def test_a_failed_file_is_not_asked_for_again_at_each_record(remote, server, dig
     with pytest.raises(DownloadError, match="another sha256"):
         file.open()
     assert read([file]) == b"a" * 1000
-
-
-def test_it_reads_in_another_process(remote, server, digest):
-    files = listed(remote, server, digest)
-    remote.expect(files)
-    end_of_thread(remote)
-    copy = pickle.loads(pickle.dumps(files))
-    assert read(copy) == b"a" * 1000 + b"b" * 1000 + b"c" * 1000
-    remote.expect([])
 
 
 def test_the_manifest_is_read_anew_and_its_copy_serves_when_that_fails(remote, server, caplog):

@@ -16,15 +16,11 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setattr("vlmtune.storage.remote.folder.CACHE", str(tmp_path / "cache"))
 
 
-def test_the_captions_of_a_url_are_those_of_its_folder(server, shards):
+def test_captions_and_images_of_a_url_are_those_of_its_folder(server, shards, monkeypatch):
     server.folder = shards
     found = list(captions(server.url))
     assert found == list(captions(shards))
     assert found
-
-
-def test_the_images_of_a_url_are_those_of_its_folder(server, shards, monkeypatch):
-    server.folder = shards
     monkeypatch.setattr(sources, "FEWEST", 1)
     far, near = (sources.labelled_images(path) for path in (server.url, shards))
     assert [(x.digest, x.split) for x in far] == [(x.digest, x.split) for x in near]

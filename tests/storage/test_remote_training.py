@@ -10,12 +10,10 @@ from tests.faulty_server import FaultyServer
 from tests.forks import command, status
 from tests.tiny import fit_config, plugin
 from vlmtune.cli.main import main
-from vlmtune.data.catalogue import catalogue
 from vlmtune.data.schema import read_manifest
-from vlmtune.data.shards import ShardSet, read_headers
+from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
 from vlmtune.errors import UserError
-from vlmtune.storage.remote.folder import RemoteFolder
 
 
 def names(shards: Path) -> list[str]:
@@ -109,32 +107,6 @@ def test_a_shard_that_cannot_be_read_is_one_damaged_line(server, shards, tmp_pat
     assert lines == [f"{line} with status 403"]
     with pytest.raises(UserError, match=r"^expected at most 1 damaged of 12 records, got 2 \(http"):
         list(stream(server, tmp_path).batches())
-
-
-def test_captions_and_images_are_listed_as_those_of_the_folder(server, shards, tmp_path):
-    server.folder = shards
-    local = catalogue([ShardSet(str(shards))])
-    remote = catalogue([ShardSet(server.url, cache=str(tmp_path / "cache"))])
-    assert remote.texts == local.texts
-    assert remote.images.keys() == local.images.keys()
-    for name, location in local.images.items():
-        assert remote.images[name].read() == location.read()
-
-
-def test_listing_downloads_the_next_shards_meanwhile(server, shards, tmp_path, monkeypatch):
-    server.folder, asked = shards, []
-    expect = RemoteFolder.expect
-
-    def note(folder, files):
-        asked.append([file.name for file in files])
-        expect(folder, files)
-
-    monkeypatch.setattr(RemoteFolder, "expect", note)
-    data = ShardSet(server.url, cache=str(tmp_path / "cache"))
-    assert len(list(read_headers([data]))) == data.manifest.records
-    files = [shard.file for shard in data.manifest.shards]
-    assert len(files) > 2
-    assert asked == [*(files[i + 1 : i + 3] for i in range(len(files))), []]
 
 
 def test_a_password_in_the_config_is_refused_before_anything_is_written(

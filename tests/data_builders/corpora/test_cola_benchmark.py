@@ -5,7 +5,6 @@ import torch
 
 from data_builders.corpora.annotations import ClevrScenes
 from data_builders.corpora.cola_benchmark import BENCHMARK, ColaBenchmarkBuilder
-from data_builders.corpora.cola_split import ColaSplitBuilder
 from tests.data_builders.conftest import load
 from tests.data_builders.corpora.graphs import gqa, numbered
 from tests.refusals import refused
@@ -80,17 +79,6 @@ def test_scenes_by_brute_force(world, clevr, tmp_path):
             assert true == any(words <= obj for obj in here), text
             assert near == any(words & obj for obj in here), text
     assert torch.all(queries.labels <= queries.hard)
-
-
-def test_the_split_takes_the_file(tmp_path):
-    reader = gqa(tmp_path, IMAGES)
-    built(ColaBenchmarkBuilder(reader, attributes=[2]), tmp_path / "out")
-    builder = ColaSplitBuilder(tmp_path / "out" / BENCHMARK, reader, unseen=1)
-    builder.build(tmp_path / "split", progress=False)
-    assert load(tmp_path / "split/seen.json") == {
-        "seen": ["square white plate"],
-        "unseen": ["brown old table"],
-    }
 
 
 def test_no_query_at_all_is_an_error(tmp_path):

@@ -8,13 +8,7 @@ from data_builders.corpora.cola import ColaBuilder
 from data_builders.corpora.cola_split import ColaSplitBuilder
 from data_builders.corpora.paco import PacoObjects
 from tests.data_builders.conftest import dump, groups, load
-from tests.data_builders.corpora.graphs import (
-    COGENT_A,
-    clevr_scenes,
-    every_kind,
-    gqa,
-    numbered,
-)
+from tests.data_builders.corpora.graphs import COGENT_A, clevr_scenes, every_kind, gqa, numbered
 from tests.refusals import refused
 
 IMAGES = {  # image id -> its objects, "attribute ... name"

@@ -85,10 +85,3 @@ def test_the_table(labels, tmp_path):
 def test_refusals(labels, tmp_path, options, message):
     with refused(message):
         table(labels, tmp_path / "out", **options)
-
-
-def test_another_table_is_refused(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("filename,world_name\na.png,b\n")
-    with refused("character_name"):
-        table(path, tmp_path / "out")

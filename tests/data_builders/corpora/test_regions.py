@@ -1,13 +1,10 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from data_builders.corpora.gqa import GQAGraphs
 from data_builders.corpora.regions import RegionsBuilder
 from tests.data_builders.conftest import dump
 from tests.data_builders.pictures import JPEG
-from tests.refusals import refused
 from vlmtune.data.schema import check
 
 PHRASES = {  # image id -> phrases as people write them
@@ -43,7 +40,7 @@ def groups(builder: RegionsBuilder) -> dict:
     return {group.image_ids[0]: group for group, _ in builder.records()}
 
 
-def test_the_phrases_of_the_annotated_images(tmp_path):
+def test_the_phrases_of_the_annotated_images_are_true_sampled_or_not(tmp_path):
     path, reader = corpus(tmp_path)
     builder = RegionsBuilder(path, reader)
     built = groups(builder)
@@ -60,10 +57,6 @@ def test_the_phrases_of_the_annotated_images(tmp_path):
     assert builder.counts == {"captions": 4, "skipped: no caption": 1}
     assert "region_descriptions.json" in builder.sources()
     assert next(files for _, files in builder.records()) == [tmp_path / "9.jpg"]
-
-
-def test_all_phrases_are_true_sampled_or_not(tmp_path):
-    path, reader = corpus(tmp_path)
     sampled = set()
     for seed in range(8):
         group = groups(RegionsBuilder(path, reader, phrases=1, seed=seed))["7"]
@@ -80,23 +73,3 @@ def test_excluded_images_are_left_out(tmp_path):
     assert builder.counts["skipped: excluded"] == 1
     assert "exclude.json" in builder.sources()
     assert "exclude" not in RegionsBuilder(path, reader).spec()["init_args"]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [("{", "JSONDecodeError"), ('[{"id": 7}]', "'regions'"),
-     ('[{"regions": [{"image_id": 7, "phrase": 3}]}]', "another layout")],
-)  # fmt: skip
-def test_wrong_descriptions(tmp_path, content, message):
-    path, reader = corpus(tmp_path)
-    path.write_text(content)
-    with refused(message) as caught:
-        groups(RegionsBuilder(path, reader))
-    assert str(path) in str(caught.value)
-
-
-def test_no_phrase_at_all_is_an_error(tmp_path):
-    path, reader = corpus(tmp_path)
-    path.write_text("[]")
-    with refused("expected records from RegionsBuilder, got none"):
-        RegionsBuilder(path, reader).build(tmp_path / "out", progress=False)

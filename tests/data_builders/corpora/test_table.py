@@ -17,7 +17,6 @@ from data_builders.corpora.table import TableBuilder
 from data_builders.measured_images import difference_hash
 from data_builders.shard_builder import Builder
 from tests.refusals import refused
-from vlmtune.cli.main import main
 from vlmtune.data.schema import check, read_manifest
 from vlmtune.data.shards import decode_group
 from vlmtune.data.tar_records import read_records
@@ -119,11 +118,18 @@ def test_a_hard_negative_image_makes_a_pair(tmp_path):
         )
 
 
-def test_an_id_of_two_images_is_refused(tmp_path):
+def test_ids_of_two_images_splits_of_other_names_and_measured_images_alone_are_refused(tmp_path):
     rows = [{"id": "x", "image": f"{n}.png", "caption": "a"} for n in (1, 1, 2)]
     with refused(r"one image for the id 'x', got two, in line 1 of .* and line 3 of"):
         records(TableBuilder(table(tmp_path, *rows)))
     assert len(records(TableBuilder(table(tmp_path, *rows), columns={"id": None}))) == 2
+    path = table(tmp_path, {"image": "1.png", "caption": "a"})
+    builder = TableBuilder(path, measured=[path])
+    with refused(r"got none.*\(1 images are in `measured`\)"):
+        builder.build(tmp_path / "out", progress=False)
+    rows = [{"image": f"{n}.png", "caption": "a", "split": name} for n, name in enumerate("AB")]
+    with refused(r"got none: name some, as --splits '\[A\]'"):
+        records(TableBuilder(table(tmp_path, *rows)))
 
 
 def test_an_image_is_in_one_split(tmp_path):
@@ -206,17 +212,6 @@ def test_difference_hash():
     assert difference_hash(flat.getvalue()) is None
 
 
-def test_a_changed_image_is_another_build(tmp_path, capsys):
-    path = table(tmp_path, *({"image": f"{n}.png", "caption": f"c{n}"} for n in range(3)))
-    out = tmp_path / "out"
-    for _ in range(2):
-        TableBuilder(path).build(out, progress=False)
-    assert "reusing it" in capsys.readouterr().err
-    (tmp_path / "2.png").write_bytes(picture(9, size=50))
-    with refused("holds something else"):
-        TableBuilder(path).build(out, progress=False)
-
-
 def test_a_builder_states_the_files_among_its_arguments(tmp_path, monkeypatch):
     for name in ("a.txt", "b.txt", "sub/a.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -265,17 +260,6 @@ def test_folders(tmp_path, capsys):
         FolderBuilder(tmp_path).build(out, progress=False)
 
 
-def test_the_command_takes_the_file_first(tmp_path, capsys, monkeypatch):
-    path = table(tmp_path, *({"file": "1.png", "image": "1.png", "title": "c"} for _ in range(2)))
-    words = ["build", "table", str(path), "--out", str(tmp_path / "out")]
-    assert main([*words, "--columns.caption", "title", "--columns.split", "null"]) == 0
-    printed = capsys.readouterr()
-    assert "caption from 'title'; not used: 'file'" in printed.err
-    assert "1 shard, 1 record, captions 1" in printed.out
-    assert read_manifest(tmp_path / "out").arguments["path"] == str(path)
-    assert main([*words, "--columns.caption", "titles"]) == 2
-
-
 def test_a_folder_of_any_kind_of_image_is_built_and_one_bad_sidecar_is_listed(tmp_path, capsys):
     folder = tmp_path / "photos"
     folder.mkdir()
@@ -311,19 +295,6 @@ def test_a_cell_that_csv_cannot_read_is_told_with_its_line(cell, tmp_path, csv_l
     path.write_text(f"image,caption\n1.png,a\n2.png,{cell}\n")
     with refused(r"in the row that begins in line 3\)?: get the file again"):
         records(TableBuilder(path))
-
-
-def test_images_that_are_all_measured_are_told(tmp_path):
-    path = table(tmp_path, {"image": "1.png", "caption": "a"})
-    builder = TableBuilder(path, measured=[path])
-    with refused(r"got none.*\(1 images are in `measured`\)"):
-        builder.build(tmp_path / "out", progress=False)
-
-
-def test_splits_of_other_names_are_asked_for(tmp_path):
-    rows = [{"image": f"{n}.png", "caption": "a", "split": name} for n, name in enumerate("AB")]
-    with refused(r"got none: name some, as --splits '\[A\]'"):
-        records(TableBuilder(table(tmp_path, *rows)))
 
 
 def test_bad_rows_are_listed_by_line_and_counted(tmp_path, capsys):

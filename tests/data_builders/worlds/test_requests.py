@@ -22,7 +22,7 @@ def built(tmp_path_factory):
     return folder
 
 
-def test_the_builder_writes_what_render_yields(built):
+def test_the_builder_writes_what_render_yields_and_the_clevr_reader_reads_it(built):
     graphs = load(built / "out/scenes.json")["scenes"]
     rendered = list(render(built / "mine.json", size=32))
     assert [g["complete"] for g in graphs] == [graph["complete"] for _, graph in rendered]
@@ -32,9 +32,6 @@ def test_the_builder_writes_what_render_yields(built):
     again = built / "again"
     RequestsBuilder(built / "mine.json", 32).build(again, progress=False)
     assert hashes(again) == hashes(built / "out")
-
-
-def test_the_clevr_reader_reads_it(built):
     reader = ClevrScenes(built / "out/scenes.json", built / "out/images", size=(32, 32))
     images = list(reader.images())
     assert len(images) == 5

@@ -69,7 +69,7 @@ def counts(folder: Path) -> dict[str, int]:
     return load(folder / "manifest.json")["counts"]
 
 
-def test_frames_by_number_and_by_time(video):
+def test_frames_by_number_and_by_time_and_none_of_a_damaged_video(video, tmp_path):
     numbers = [Moment(number=n) for n in (1, 7, 20)]
     times = [Moment(seconds=s) for s in (0.0, 0.49, 0.5, 3.3, 9.9)]
     frames = read_frames(video, [*numbers, *times])
@@ -78,9 +78,6 @@ def test_frames_by_number_and_by_time(video):
     for late in (Moment(number=21), Moment(seconds=10.6)):
         with pytest.raises(UnreadableVideoError, match="ends before"):
             read_frames(video, [late])
-
-
-def test_a_damaged_video_is_refused(tmp_path):
     path = tmp_path / "bad.mp4"
     path.write_bytes(b"no video" * 100)
     with pytest.raises(UnreadableVideoError):

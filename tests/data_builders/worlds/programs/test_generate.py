@@ -18,14 +18,7 @@ from data_builders.worlds.programs.scene_graph import (
 )
 from data_builders.worlds.programs.wording import NUMBERS, Wording, read_vocabulary
 from tests.data_builders.conftest import dump
-from tests.data_builders.worlds.programs.raw_scenes import (
-    WORDS,
-    IllPosed,
-    content,
-    naive,
-    with_relations,
-    word,
-)
+from tests.data_builders.worlds.programs.raw_scenes import WORDS, IllPosed, content, naive, word
 from tests.refusals import refused
 
 SCENES = int(os.environ.get("VLMTUNE_PROGRAM_SCENES", "100"))  # with 10 questions each
@@ -64,13 +57,21 @@ def until(program: list[dict], last: int) -> list[dict]:
 # -- families ------------------------------------------------------------------------------------
 
 
-def test_there_are_90_families_of_different_programs():
+def test_there_are_90_families_of_different_programs_with_their_topology():
     assert len(FAMILIES) == len({family.name for family in FAMILIES}) == 90
     assert len({family.steps for family in FAMILIES}) == 90
     assert Counter(family.structure for family in FAMILIES) == {
         **dict.fromkeys(("zero_hop", "one_hop", "two_hop", "three_hop", "single_and"), 6),
         **{"single_or": 4, "same_relate": 28, "comparison": 16, "compare_integer": 12},
     }
+    of = {family.name: (family.topology, family.relation) for family in FAMILIES}
+    assert of["zero_hop-count"] == ("chain", "none")
+    assert of["three_hop-query_color"] == ("chain", "spatial")
+    assert of["single_and-exist"] == ("tree", "spatial")
+    assert of["single_or-count-things"] == ("tree", "none")
+    assert of["same_relate-size-count"] == ("chain", "same-attribute")
+    assert of["same_relate-size-count-hop"] == ("chain", "both")
+    assert of["comparison-color-0-0"] == ("tree", "none")
 
 
 def test_a_family_has_several_texts_for_one_program():
@@ -86,17 +87,6 @@ def test_a_family_has_several_texts_for_one_program():
 def spellings(parameter: str) -> tuple[str, ...]:
     """The fields that state a parameter: A2, As2, aA2."""
     return parameter, f"{parameter[0]}s{parameter[1:]}", f"a{parameter}"
-
-
-def test_topology_and_relation_are_those_of_the_program():
-    of = {family.name: (family.topology, family.relation) for family in FAMILIES}
-    assert of["zero_hop-count"] == ("chain", "none")
-    assert of["three_hop-query_color"] == ("chain", "spatial")
-    assert of["single_and-exist"] == ("tree", "spatial")
-    assert of["single_or-count-things"] == ("tree", "none")
-    assert of["same_relate-size-count"] == ("chain", "same-attribute")
-    assert of["same_relate-size-count-hop"] == ("chain", "both")
-    assert of["comparison-color-0-0"] == ("tree", "none")
 
 
 # -- programs ------------------------------------------------------------------------------------
@@ -159,7 +149,7 @@ def test_both_branches_of_and_and_or_are_needed(rows, raw):
     assert min(checked["intersect"], checked["union"]) >= 10
 
 
-def test_no_two_references_are_one_object(rows, raw):
+def test_no_two_references_are_one_object_and_none_states_what_is_asked_for(rows, raw):
     for row in rows:
         scene, program = raw[row["image_index"]], row["program"]
         found = [
@@ -168,11 +158,6 @@ def test_no_two_references_are_one_object(rows, raw):
             if step["function"] == "unique"
         ]
         assert len(found) == len(set(found))
-
-
-def test_no_description_states_what_is_asked_for(rows):
-    for row in rows:
-        program = row["program"]
         for number, step in enumerate(program):
             verb, _, kind = step["function"].partition("_")
             if verb not in ("query", "same"):
@@ -262,13 +247,10 @@ def test_scenes_without_pixels_leave_absolute_positions_open(raw, tmp_path):
 # -- balance -------------------------------------------------------------------------------------
 
 
-def test_families_are_equally_frequent(rows):
+def test_families_are_equally_frequent_and_their_answers_near_uniform(rows):
     counts = Counter(row["family"] for row in rows)
     assert len(counts) == 90
     assert max(counts.values()) - min(counts.values()) <= 2
-
-
-def test_answers_of_a_family_are_near_uniform(rows):
     answers: dict[str, Counter] = {}
     for row in rows:
         answers.setdefault(row["family"], Counter())[row["answer"]] += 1
@@ -287,7 +269,7 @@ def test_answers_of_a_family_are_near_uniform(rows):
 # -- text ----------------------------------------------------------------------------------------
 
 
-def test_texts_are_complete_and_statements_differ_in_the_answer_alone(rows):
+def test_texts_are_complete_and_statements_state_an_answer_and_differ_in_it_alone(rows):
     for row in rows:
         true, false = row["statement"], row["false_statement"]
         assert row["question"].endswith("?")
@@ -298,10 +280,6 @@ def test_texts_are_complete_and_statements_differ_in_the_answer_alone(rows):
         changed = set(true.split()) ^ set(false.split())
         # "is exactly one cube that is", "are exactly two cubes that are": numbers agree.
         assert len(changed) <= 12 if row["type"] == "count" else len(changed) <= 8
-
-
-def test_statements_state_the_answer(rows):
-    for row in rows:
         kind = row["type"].partition("_")[0]
         for text, answer in (("statement", "answer"), ("false_statement", "false_answer")):
             words = row[text].split()
@@ -323,12 +301,6 @@ def test_equal_seeds_give_equal_questions_and_others_other_ones(scenes):
     assert first != other
 
 
-def test_without_synonyms_each_value_has_one_word(scenes):
-    rows = generated(scenes[:30], wording=Wording(synonyms=False))
-    text = " ".join(row["question"] + row["statement"] for row in rows)
-    assert not {"ball", "block", "tiny", "shiny", "matte", "object"} & set(text.split())
-
-
 PLAIN = "a an and are behind front in is left no object objects of one right the there thing things"
 NAMES = (
     "to two three four five six seven eight small large red blue green gray brown purple cyan "
@@ -342,7 +314,9 @@ def few_words(scenes) -> list[dict]:
     return generated(scenes, wording=Wording(vocabulary=words, max_words=20))
 
 
-def test_statements_of_few_words_keep_to_them(few_words, raw):
+def test_statements_of_few_words_keep_to_them_and_state_30_families_of_five_structures(
+    few_words, raw
+):
     for row in few_words:
         scene = raw[row["image_index"]]
         assert word(naive(row["program"], scene)) == row["answer"]
@@ -350,11 +324,10 @@ def test_statements_of_few_words_keep_to_them(few_words, raw):
             assert set(text.split()) <= set(f"{PLAIN} {NAMES}".split()), text
             assert len(text.split()) <= 20
         assert row["statement"] != row["false_statement"]
+        # It names each value of its program once, and the answer of a query.
+        assert named(row["statement"]) == filtered(row) + answered(row), row["statement"]
     longest = max(len(row["statement"].split()) for row in few_words)
     assert longest > 17
-
-
-def test_few_words_state_30_families_of_five_structures(few_words):
     families = Counter(row["family"] for row in few_words)
     chains = ("zero_hop", "one_hop", "two_hop", "three_hop", "single_and")
     ends = ("exist", "count", *(f"query_{attribute}" for attribute in ATTRIBUTES))
@@ -381,12 +354,6 @@ def filtered(row: dict) -> Counter:
 def answered(row: dict) -> Counter:
     """The answer of a query, which its statement adds to the question."""
     return Counter([row["answer"]] if row["type"].startswith("query") else [])
-
-
-def test_few_words_name_what_the_programs_filter(few_words):
-    """A statement names each value of its program once, and the answer of a query."""
-    for row in few_words:
-        assert named(row["statement"]) == filtered(row) + answered(row), row["statement"]
 
 
 def test_an_attribute_of_one_value_is_not_asked_for(tmp_path):
@@ -418,20 +385,3 @@ def test_questions_and_statements_name_what_their_programs_filter(scenes):
         text = row["question"].removeprefix("How large is").replace(",", "").rstrip("?").lower()
         assert named(text) == filtered(row)
         assert named(row["statement"]) == filtered(row) + answered(row)
-
-
-def test_a_scene_of_one_object_asks_what_it_can(tmp_path):
-    cube = dict(zip(ATTRIBUTES, ("small", "red", "metal", "cube"), strict=True))
-    path = tmp_path / "scenes.json"
-    raw = [with_relations([cube | {"3d_coords": [0.0, 0.0, 0.5]}])]
-    path.write_text(json.dumps({"scenes": raw}))
-    generator = Generator(WORDS, per_image=90)
-    rows = [q.row(0, 0) for q in generator.questions(read_scenes(path))]
-    assert {row["structure"] for row in rows} <= {"zero_hop", "single_or", "compare_integer"}
-    for row in rows:
-        try:
-            assert word(naive(row["program"], raw[0])) == row["answer"]
-        except IllPosed:
-            pytest.fail(row["question"])
-    colors = [row["statement"] for row in rows if row["type"] == "query_color"]
-    assert all(text.endswith(" red") for text in colors)

@@ -96,7 +96,7 @@ def test_animals_differ_only_in_their_columns():
         assert obj.rotation - other.rotation == cell.yaw
 
 
-def test_singles_take_turns(suite, graphs):
+def test_singles_take_turns_and_the_class_is_the_folder(suite, graphs):
     images = list((suite / "images/classification").rglob("*.png"))
     assert len(images) == len(graphs["singles"]) > 0
     for path in images:
@@ -106,9 +106,6 @@ def test_singles_take_turns(suite, graphs):
     assert shapes == [*SPEC.shapes, *SPEC.shapes]
     files = Singles(SPEC, 0, 2).files()
     assert [file.split("/")[1] for file in files] == shapes
-
-
-def test_the_class_of_a_pose_is_its_folder(suite, graphs):
     for path in (suite / "images/pug_imagenet").rglob("*.png"):
         (obj,) = graphs["poses"][path.name]["objects"]
         assert obj["shape"].capitalize() == path.parent.name

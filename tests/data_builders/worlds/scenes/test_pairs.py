@@ -48,7 +48,7 @@ def light_step(scene, twin):
     return twin.light_azimuth - scene.light_azimuth
 
 
-def test_cola_pairs_are_swapped_and_unambiguous():
+def test_cola_pairs_are_swapped_unambiguous_and_equally_frequent():
     series = ColaPairs(SPEC, 1, tuple(swaps(UNSEEN)))
     for _, (scene, twin) in items(series, 30):
         a, b = scene.objects[:2]
@@ -66,10 +66,6 @@ def test_cola_pairs_are_swapped_and_unambiguous():
         words = [Counter(w for o in s.objects for w in composition(o)) for s in (scene, twin)]
         assert words[0] == words[1]
         assert [o.center for o in scene.objects] != [o.center for o in twin.objects]
-
-
-def test_cola_swaps_come_equally_often():
-    series = ColaPairs(SPEC, 1, tuple(swaps(UNSEEN)))
     count = 5 * len(series.swaps)
     assert set(Counter(series.swap(k) for k in range(count)).values()) == {5}
 
@@ -151,7 +147,7 @@ def test_a_step_replaces_one_of_two_objects():
         assert light_step(scene, twin) == pytest.approx(3.0)
 
 
-def test_edits_take_turns():
+def test_edits_take_turns_and_a_sole_floor_stays():
     series = EditedPairs(SPEC, 3)
     for index, (scene, twin) in items(series):
         kind = ("shape", "floor", "color")[index % 3]
@@ -164,9 +160,6 @@ def test_edits_take_turns():
             assert set(changed) == {0}
             assert kind in changed[0] <= (LAYOUT if kind == "shape" else {"color"})
         assert light_step(scene, twin) == 0.0
-
-
-def test_a_sole_floor_stays():
     spec = WorldSpec(min_objects=2, max_objects=2, floors=("sand",))
     series, kinds = EditedPairs(spec, 4), set()
     for index, pair in items(series, 8):
@@ -175,7 +168,7 @@ def test_a_sole_floor_stays():
     assert kinds == {"shape", "color"}
 
 
-def test_one_object_changes_its_colour_once():
+def test_one_object_changes_its_colour_once_and_anywhere():
     series = Videos(SPEC, 1)
     for index, frames in items(series, 20):
         assert len(frames) == FRAMES
@@ -185,9 +178,6 @@ def test_one_object_changes_its_colour_once():
         assert len({scene.objects[1:] for scene in frames}) == 1
         assert len({scene.light_azimuth for scene in frames}) == FRAMES
         assert subject(frames[0]) == subject(frames[-1])
-
-
-def test_boundaries_are_anywhere():
     series = Videos(SPEC, 2)
     assert set(Counter(series.boundary(k) for k in range(200))) == set(range(1, FRAMES))
 

@@ -90,12 +90,9 @@ def test_objects_have_the_hue_of_their_colour(color: str, texture: str) -> None:
         assert abs(sorted(hues)[len(hues) // 2]) < 0.025
 
 
-def test_gray_is_gray() -> None:
+def test_gray_is_gray_and_textures_change_the_surface() -> None:
     pixels = _pixels(render([Scene((_object("cube", "gray"),))], 64))
     assert (pixels.amax(1) - pixels.amin(1)).median() < 12
-
-
-def test_textures_change_the_surface() -> None:
     kinds = ("plain", "striped", "checkered")
     scenes = [Scene((_object("cube", "blue", "small", "rubber", kind),)) for kind in kinds]
     rendered = render(scenes, 64)

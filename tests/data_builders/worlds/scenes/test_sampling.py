@@ -5,12 +5,7 @@ import random
 
 import pytest
 
-from data_builders.worlds.scenes.sampling import (
-    WorldSpec,
-    relations,
-    sample_scene,
-    sample_twin,
-)
+from data_builders.worlds.scenes.sampling import WorldSpec, relations, sample_scene, sample_twin
 from data_builders.worlds.scenes.scene import SIZES, Scene, SceneObject, camera, directions
 from data_builders.worlds.scenes.series import SceneSeries
 
@@ -27,15 +22,12 @@ def _at(right: float, behind: float, shape: str = "sphere", size: str = "small",
     return SceneObject(shape, "red", "rubber", "plain", size, (x, y, height), SIZES[size], on=on)
 
 
-def test_objects_stay_apart_and_in_view() -> None:
+def test_objects_stay_apart_in_view_in_number_and_distinct() -> None:
     for scene in _scenes(WorldSpec(stack_probability=0.5)):
         view = scene.view
         assert all(view.shows(obj) for obj in scene.objects)
         for a, obj in enumerate(scene.objects):
             assert not any(obj.overlaps(other) for other in scene.objects[:a])
-
-
-def test_counts_and_distinct_pairs() -> None:
     spec = WorldSpec(min_objects=2, max_objects=4, colors=("red", "blue"), shapes=("cube", "cone"))
     for scene in _scenes(spec, 40):
         pairs = [(o.color, o.shape) for o in scene.objects]
@@ -46,7 +38,7 @@ def test_counts_and_distinct_pairs() -> None:
 CLEVR = WorldSpec(shapes=("cube", "sphere", "cylinder")).as_clevr()
 
 
-def test_scenes_as_clevrs_keep_a_margin_along_both_axes() -> None:
+def test_scenes_as_clevrs_keep_a_margin_and_have_three_to_ten_objects_equally_often() -> None:
     repeated = 0
     for scene in _scenes(CLEVR, 24):
         axes = scene.axes
@@ -63,9 +55,6 @@ def test_scenes_as_clevrs_keep_a_margin_along_both_axes() -> None:
             assert (j in table["front"][i]) != (j in table["behind"][i])
         repeated += len({(o.color, o.shape) for o in scene.objects}) < len(scene.objects)
     assert repeated > 4
-
-
-def test_scenes_as_clevrs_have_three_to_ten_objects_equally_often() -> None:
     series = SceneSeries(CLEVR, 0)
     counts = [len(series.attempt(k, random.Random(k))[0].objects) for k in range(160)]
     again = [len(series.attempt(k, random.Random(-k - 1))[0].objects) for k in range(20)]
@@ -88,7 +77,7 @@ def test_stacked_objects_touch_their_support() -> None:
     assert stacked > 20
 
 
-def test_relations_of_a_hand_made_scene() -> None:
+def test_relations_of_a_hand_made_scene_follow_the_image() -> None:
     base = _at(0.0, 0.0, "cube", "large", z=0.53)
     scene = Scene((base, _at(1.5, 0.1), _at(0.0, 1.8), _at(0.0, 0.0, on=0, z=1.48)))
     table = relations(scene)
@@ -98,16 +87,6 @@ def test_relations_of_a_hand_made_scene() -> None:
     assert table["front"] == [[], [], [0, 1, 3], []]
     assert table["above"] == table["on"] == [[3], [], [], []]
     assert table["below"] == table["under"] == [[], [], [], [0]]
-
-
-def test_what_floats_is_above_and_not_on() -> None:
-    table = relations(Scene((_at(0.0, 0.0), _at(0.1, 0.0, z=2.5), _at(1.5, 0.0))))
-    assert table["above"] == [[1], [], []]
-    assert table["below"] == [[], [0], []]
-    assert table["on"] == table["under"] == [[], [], []]
-
-
-def test_directions_follow_the_image() -> None:
     view, axes = camera(), directions()
     assert view.project(axes["right"])[0] > 0.0 > view.project(axes["left"])[0]
     assert view.project(axes["behind"])[1] > view.project(axes["front"])[1]

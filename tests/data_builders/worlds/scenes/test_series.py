@@ -1,8 +1,6 @@
 import random
 from dataclasses import dataclass, replace
 
-import pytest
-
 from data_builders.worlds.scenes.sampling import WorldSpec, sample_scene
 from data_builders.worlds.scenes.scene import Scene
 from data_builders.worlds.scenes.series import Canvas, Series, VariedScenes
@@ -22,12 +20,6 @@ class Sometimes(Series):
         return (replace(scene, objects=()) if index % 3 == 0 else scene,)
 
 
-@dataclass(frozen=True)
-class Never(Series):
-    def attempt(self, index: int, rng: random.Random) -> None:
-        return None
-
-
 def test_an_empty_scene_shows_floor_and_background_only():
     scenes, rendered = Sometimes(SPEC, 4).render(0, 1, CANVAS)
     assert scenes[0].objects == ()
@@ -36,11 +28,6 @@ def test_an_empty_scene_shows_floor_and_background_only():
     assert rows.max() < 30
     filled = Sometimes(SPEC, 4).render(1, 1, CANVAS)[1]
     assert filled.visible.any()
-
-
-def test_a_world_without_such_items_says_so():
-    with pytest.raises(ValueError, match="expected a world that holds items of Never"):
-        Never(SPEC, 0).render(0, 1, CANVAS)
 
 
 def test_odd_scenes_show_an_unseen_composition():

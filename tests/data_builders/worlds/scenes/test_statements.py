@@ -35,9 +35,7 @@ def test_a_noun_refers_to_objects_with_all_its_words():
     assert Noun("cube", RED).negating("color").referents(SCENE) == [2]
     assert Noun("cube", (*RED, ("color", "gray"))).referents(SCENE) == []
     assert Noun.of(SCENE.objects[1], ["size", "color"]).matches(SCENE.objects[1])
-
-
-def test_a_noun_with_another_word():
+    # A noun with another word.
     red = Noun("cube", RED)
     assert red.replaced("shape", "cone") == Noun("cone", RED)
     assert red.replaced("color", "blue") == Noun("cube", BLUE)
@@ -45,16 +43,13 @@ def test_a_noun_with_another_word():
     assert (red.get("shape"), red.get("color"), red.get("size")) == ("cube", "red", None)
 
 
-def test_three_truths_of_a_relation():
+def test_three_truths_of_a_relation_and_of_nouns_with_different_objects():
     cube, cone = Noun("cube", RED), Noun("cone")
     assert relation_holds(SCENE, cube, "left", cone) is True
     assert relation_holds(SCENE, cube, "right", cone) is False
     assert relation_holds(SCENE, Noun("cube", (("color", "gray"),)), "left", cone) is None  # by 0.3
     assert relation_holds(SCENE, Noun("torus"), "left", cone) is False
     assert relation_holds(SCENE, Noun("cube"), "left", cone) is True  # one of them is
-
-
-def test_each_noun_needs_a_different_object():
     assert exists(SCENE, Noun("cube"), Noun("cube")) is True
     assert exists(SCENE, Noun("cube", RED), Noun("cube", RED)) is None
     assert exists(SCENE, Noun("cube"), Noun("torus")) is False

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from data_builders.corpora.table import TableBuilder
-from data_builders.worlds.scenes.sampling import cogent
 from data_builders.worlds.scenes.world import ScenesBuilder
 from tests.data_builders.conftest import (
     NOTHING,
@@ -23,11 +22,8 @@ from tests.refusals import refused
 from vlmtune.cli.main import main
 
 
-def test_same_arguments_same_bytes(world, tmp_path):
+def test_same_arguments_same_bytes_and_another_seed_another_world(world, tmp_path):
     assert hashes(rendered(tmp_path / "again", SMALL, processes=1)) == hashes(world)
-
-
-def test_another_seed_is_another_world(tmp_path, world):
     rendered(tmp_path / "w", SMALL | NOTHING, train=2, seed=8)
     image = "images/train/train_000000.png"
     assert (tmp_path / "w" / image).read_bytes() != (world / image).read_bytes()
@@ -46,15 +42,6 @@ def test_training_never_shows_an_unseen_composition(world, clevr):
     listed = load(world / "compositions.json")
     assert not unseen & {tuple(pair) for pair in listed["seen"]}
     assert len(listed["seen"]) == 32
-
-
-def test_cogent_conditions(world):
-    for condition in "AB":
-        scenes = load(world / f"clevr/scenes_val{condition}.json")["scenes"]
-        assert len(scenes) == SMALL["cogent"]
-        for scene in scenes:
-            assert cogent(condition).isdisjoint(composed(scene["objects"]))
-            assert (world / f"images/val{condition}" / scene["image_filename"]).is_file()
 
 
 FIRST = {"gray", "blue", "brown", "yellow"}  # CLEVR, section 4.7: cubes of A, cylinders of B
@@ -109,12 +96,14 @@ def test_a_condition_has_no_unseen_swaps(tmp_path, capsys):
     assert "typing.Literal['A', 'B']" in capsys.readouterr().err
 
 
-def test_manifest_counts_images_and_not_processes(world):
+def test_the_manifest_counts_images_and_records_no_processes_or_idle_options(world):
     manifest = load(world / "manifest.json")
     assert manifest["counts"]["images: train"] == 12
     assert manifest["counts"]["images: cola_unseen"] == 12
     assert "processes" not in manifest["arguments"]
     assert json.loads(json.dumps(ScenesBuilder(**SMALL).spec()))["init_args"]["train"] == 12
+    assert not {"classes", "eqben_train"} & ScenesBuilder().spec()["init_args"].keys()
+    assert ScenesBuilder(eqben_train=3).spec()["init_args"]["eqben_train"] == 3
 
 
 @pytest.mark.parametrize(
@@ -165,8 +154,3 @@ def test_folders_of_classes_show_seen_compositions(tmp_path):
     folders = sorted((tmp_path / "w/images/classes").iterdir())
     assert [folder.name for folder in folders] == sorted(shapes)
     assert {len(list(folder.glob("*.png"))) for folder in folders} == {3}
-
-
-def test_idle_options_are_not_recorded():
-    assert not {"classes", "eqben_train"} & ScenesBuilder().spec()["init_args"].keys()
-    assert ScenesBuilder(eqben_train=3).spec()["init_args"]["eqben_train"] == 3

@@ -6,7 +6,6 @@ import pytest
 from data_builders.corpora.ar4t import AR4TBuilder
 from data_builders.worlds.scenes.captions import vocabulary
 from tests.data_builders.conftest import RICH, rendered, rows_of
-from tests.data_builders.worlds.scenes.truth import KINDS
 from vlmtune.benchmarks.pug_ar4t import PugAR4T
 
 INVERSE = {
@@ -72,39 +71,6 @@ def test_scenes_of_one_object_are_in_training_alone(rich):
     words = {word for row in rows for word in f"{row['caption']} {row['alt_caption']}".split()}
     assert words <= set(vocabulary())
     assert {"above", "below", "top", "under", "left", "right", "front", "behind"} <= words
-
-
-def test_relations_and_attributes_come_equally_often(rich):
-    rows = rows_of(rich / "ar4t/PUG_ARmerged_test.csv")
-    relations = Counter(row["Relation"] for row in rows)
-    # 16 items with two scenes each, 8 relations; 16 items that exchange one of four attributes.
-    assert relations == {**dict.fromkeys(INVERSE, 4), "and": 32}
-    attributes = Counter(row["Actor1Attribute"] for row in rows if row["Actor1Attribute"])
-    for kind, values in KINDS.items():
-        found = [attributes[value] for value in values]
-        assert sum(found) == 8
-        assert max(found) - min(found) <= 2, kind
-
-
-def test_the_builder_makes_pairs_and_single_scenes(rich, tmp_path):
-    builder = AR4TBuilder(rich / "ar4t/PUG_AR_train.csv", rich / "images")
-    builder.build(tmp_path / "all", progress=False)
-    expected = {"pairs": 64, "without negative": 23, "relations": 64 + 19, "attributes": 64 + 4}
-    assert {name: builder.counts[name] for name in expected} == expected
-    builder = AR4TBuilder(rich / "ar4t/PUG_AR_train.csv", rich / "images", subset="pairs")
-    builder.build(tmp_path / "pairs", progress=False)
-    assert (builder.counts["pairs"], builder.counts["without negative"]) == (64, 0)
-    assert builder.counts["skipped: no negative"] == 23
-
-
-def test_the_benchmark_reports_every_relation_by_name(rich):
-    benchmark = PugAR4T(str(rich / "ar4t/PUG_ARmerged_test.csv"), str(rich / "images"))
-    result = benchmark.run(lambda *_: benchmark.items.truth.float())
-    assert result.metrics["group_accuracy"].n == RICH["ar4t_test"]
-    for phrase in INVERSE:
-        # Two items whose first scene has the relation and two whose second has it.
-        assert result.metrics[f"group_accuracy/{phrase}"].n == 4
-        assert result.metrics[f"group_accuracy/{phrase}"].value == 1.0
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ def test_relationships_mean_what_clevr_means(clevr):
                 assert set(others) == set(np.flatnonzero(along - along[i] > 0.2).tolist())
 
 
-def test_left_is_left_in_the_picture(clevr):
+def test_left_is_left_in_the_picture_and_boxes_surround_the_centres(clevr):
     agree = total = 0
     for scene in clevr.values():
         for i, lefts in enumerate(scene["relationships"]["left"]):
@@ -21,9 +21,6 @@ def test_left_is_left_in_the_picture(clevr):
                 agree, total = agree + (y < x), total + 1
     assert total > 20
     assert agree / total > 0.95
-
-
-def test_boxes_surround_the_centres(clevr):
     inside = total = 0
     for scene in clevr.values():
         for thing in scene["objects"]:

@@ -22,7 +22,7 @@ def test_multi_items_are_swapped_twins(world, name):
         assert sorted(caption.split()) == sorted(other.split())
 
 
-def test_single_labels_agree_with_the_scenes(world, clevr):
+def test_single_labels_agree_with_the_scenes_and_are_split_by_composition(world, clevr):
     content = load(world / "cola/single.json")
     labels = content["labels"]
     assert len(set(labels)) == len(labels)
@@ -39,9 +39,6 @@ def test_single_labels_agree_with_the_scenes(world, clevr):
             )
             assert candidate == (color in words or material in words or shape in words)
     assert all(any(row[2][k] for row in content["data"]) for k in range(len(labels)))
-
-
-def test_single_split_is_by_composition(world):
     split = load(world / "cola/single_split.json")
     labels = load(world / "cola/single.json")["labels"]
     unseen = unseen_of(world)

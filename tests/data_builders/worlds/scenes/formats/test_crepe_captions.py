@@ -17,7 +17,7 @@ def context(scene, rng):
     return SceneContext(scene, KINDS, SPEC.shapes, rng)
 
 
-def test_swaps():
+def test_swaps_negations_and_replacements_of_one_atom():
     assert [str(caption) for caption in crepe_captions.swapped(CAPTION)] == [
         "red cone to the left of blue cube. there is a torus.",
         "blue cube to the left of red cone. there is a torus.",
@@ -25,9 +25,6 @@ def test_swaps():
         "red torus to the left of blue cone. there is a cube.",
         "red cube to the left of blue torus. there is a cone.",
     ]
-
-
-def test_negations():
     texts = [str(caption) for caption in crepe_captions.negated(CAPTION)]
     assert texts[:5] == [
         "red cube to the left of blue cone. there is no torus.",
@@ -38,9 +35,6 @@ def test_negations():
     ]
     assert "there is no not red cube to the left of a blue cone. there is a torus." in texts
     assert str(CAPTION) not in texts
-
-
-def test_replacements_change_one_atom():
     other = {"color": ("red", "green")}
     texts = [str(caption) for caption in crepe_captions.replaced(CAPTION, other, ("cube", "cone"))]
     assert "green cube to the left of blue cone. there is a torus." in texts

@@ -47,15 +47,12 @@ def words(text):
     return Counter(word for word in text.split() if word in KIND or word in SHAPES)
 
 
-def test_two_captions_are_true_and_three_are_false(rows, scenes):
+def test_two_captions_are_true_and_three_false_as_their_columns_say(rows, scenes):
     assert list(rows[0]) == ["image", *TRUE, *FALSE]
     for row in rows:
         scene = scenes[row["image"]]
         assert all(holds(scene, row[name]) for name in TRUE), row
         assert not any(holds(scene, row[name]) for name in FALSE), row
-
-
-def test_each_caption_differs_from_the_exact_one_as_its_column_says(rows, scenes):
     for row in rows:
         exact = words(row["exact"])
         assert len(row["partial"].split()) <= len(row["exact"].split())
@@ -69,16 +66,13 @@ def test_each_caption_differs_from_the_exact_one_as_its_column_says(rows, scenes
             assert not means(scenes[row["image"]], noun), row
 
 
-def test_no_caption_states_an_unseen_composition(rows, worlds):
+def test_captions_state_no_unseen_composition_and_rows_of_an_image_differ(rows, worlds):
     pairs = "|".join(rf"\b{color} {shape}\b" for color, shape in unseen_of(worlds[0]))
     known = set(vocabulary())
     for row in rows:
         for name in (*TRUE, *FALSE):
             assert not re.search(pairs, row[name])
             assert set(row[name].split()) <= known
-
-
-def test_most_images_have_rows_of_other_words(rows):
     counted = Counter(row["image"] for row in rows)
     assert len(counted) > 50
     assert set(counted.values()) <= {1, 2}

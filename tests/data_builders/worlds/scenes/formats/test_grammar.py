@@ -29,8 +29,8 @@ FRAMES = (
 
 
 RULES = (
-    (f"(?:there is )?{N} {NOT}{P} {N}", lambda s, a, no, p, b: some(s, a, p, b) != bool(no)),
-    (f"{N} is {P} {N}", lambda s, a, p, b: some(s, a, p, b)),
+    (f"(?:there is )?{N} (?:is )?{NOT}{P} {N}",
+     lambda s, a, no, p, b: some(s, a, p, b) != bool(no)),
     (f"{NOT}{P} {N} there is {N}", lambda s, no, p, b, a: some(s, a, p, b) != bool(no)),
     (f"{N} with {N} {NOT}{P} this", lambda s, b, a, no, p: some(s, a, p, b) != bool(no)),
     (f"{N} and {NOT}{P} this {N}", lambda s, a, no, p, b: some(s, b, p, a) != bool(no)),
@@ -48,7 +48,7 @@ RULES = (
     (f"{P} {N} there is no {N}", lambda s, p, b, a: not some(s, a, p, b)),
     (f"{N} with(?: no|out) {N} {P} this", lambda s, b, a, p: not some(s, a, p, b)),
     # Two relations.
-    (f"{N} {P} {N} and {N} is {P} {N}",
+    (f"{N} (?:is )?{P} {N} and {N} (?:is )?{P} {N}",
      lambda s, a, p, b, c, q, d: some(s, a, p, b) and some(s, c, q, d)),
     (f"{N} and {N} and {N} {P} {N} and {P} {N}",
      lambda s, b, c, a, p, d, q, e: some(s, a, p, d) and some(s, a, q, e) and (b, c) == (d, e)),
@@ -60,10 +60,6 @@ RULES = (
      lambda s, a, p, b, q, c: some(s, a, p, b) and some(s, a, q, c)),
     (f"{P} {N} there is {N} and {P} {N} there is {N}",
      lambda s, p, b, a, q, c, d: some(s, a, p, b) and some(s, d, q, c)),
-    (f"{N} is {P} {N} and {N} is {P} {N}",
-     lambda s, a, p, b, c, q, d: some(s, a, p, b) and some(s, c, q, d)),
-    (f"{N} {P} {N} and {N} {P} {N}",
-     lambda s, a, p, b, c, q, d: some(s, a, p, b) and some(s, c, q, d)),
     # Colours of one, two and three objects.
     (f"(?:there is )?{N} (?:and|with|beside) {N}", distinct),
     (r"a (\w+) and this is (\w+) and a (\w+) and this is (\w+)",
@@ -73,16 +69,12 @@ RULES = (
     (rf"{N} and the (\w+) is (\w+)", lambda s, a, b, x: distinct(s, a, f"{x} {b}")),
     (rf"a (\w+) object and this is a (\w+) and {N}",
      lambda s, x, a, b: distinct(s, f"{x} {a}", b)),
-    (rf"there is {N} and this is {NOT}(\w+)",
+    (rf"(?:there is )?{N} (?:and this is|in the picture is|textured with) {NOT}(\w+)",
      lambda s, a, no, x: bool(means(s, f"{x} {a}")) != bool(no)),
-    (rf"{N} in the picture is {NOT}(\w+)",
-     lambda s, a, no, x: bool(means(s, f"{x} {a}")) != bool(no)),
-    (rf"{N} textured with {NOT}(\w+)", lambda s, a, no, x: bool(means(s, f"{x} {a}")) != bool(no)),
     (f"(?:there is )?{N} (?:and|with) {N} and {N}",
      lambda s, a, b, c: distinct(s, a, b) and bool(means(s, c))),
     # Presence and number.
-    (f"(?:there is )?(?:no|not) {N}", lambda s, a: not means(s, a)),
-    (f"no {N} is", lambda s, a: not means(s, a)),
+    (f"(?:there is )?(?:no|not) {N}(?: is)?", lambda s, a: not means(s, a)),
     (f"(?:a scene|this is a picture) without {N}", lambda s, a: not means(s, a)),
     (f"(?:there is )?{N} and no {N}", lambda s, b, a: bool(means(s, b)) and not means(s, a)),
     (f"(?:there is |a scene with )?{N}(?: is)?", lambda s, a: bool(means(s, a))),
@@ -112,7 +104,7 @@ def rows(world):
     return rows_of(world / "grammar/train.csv")
 
 
-def test_sentences_are_true_and_their_counterparts_false(world, rows):
+def test_sentences_are_true_and_their_counterparts_false_in_a_table(world, rows):
     scenes = {}
     for scene in load(world / "clevr/scenes_train.json")["scenes"]:
         scenes[scene["image_filename"]] = scene
@@ -121,6 +113,11 @@ def test_sentences_are_true_and_their_counterparts_false(world, rows):
         scene = scenes[row["image"].rpartition("/")[2]]
         assert holds(scene, row["caption"]), row
         assert not holds(scene, row["negative"]), row
+    # An image has at most so many rows.
+    images = [row["image"] for row in rows]
+    assert max(images.count(image) for image in set(images)) == 9
+    table = TableMultipleChoice(str(world / "grammar/train.csv"), str(world / "images"))
+    assert len(table.items.images) == len(set(images))
 
 
 def untaught(text):
@@ -128,11 +125,6 @@ def untaught(text):
     framed = re.fullmatch(FRAMES, text)
     assert framed is not None
     return [name for name, (form, _) in UNTAUGHT.items() if re.fullmatch(form, framed[2])]
-
-
-def test_no_sentence_has_a_form_that_the_tests_hold_out(rows):
-    for row in rows:
-        assert not untaught(row["caption"]) + untaught(row["negative"]), row
 
 
 def test_sentences_fit_the_shipped_model_and_state_no_unseen_composition(world, rows):
@@ -143,10 +135,3 @@ def test_sentences_fit_the_shipped_model_and_state_no_unseen_composition(world, 
             assert len(words) <= LONGEST
             assert set(words) <= set(vocabulary())
             assert not [pair for pair in unseen if pair in text], text
-
-
-def test_an_image_has_at_most_so_many_rows_which_a_table_reads(world, rows):
-    images = [row["image"] for row in rows]
-    assert max(images.count(image) for image in set(images)) == 9
-    table = TableMultipleChoice(str(world / "grammar/train.csv"), str(world / "images"))
-    assert len(table.items.images) == len(set(images))

@@ -3,9 +3,7 @@ import torch
 
 from data_builders.worlds.scenes.formats.pug import ANIMALS, SPAR
 from tests.data_builders.conftest import rows_of
-from tests.data_builders.worlds.scenes.formats.test_readers import SETUPS
 from vlmtune.benchmarks.pug_animals import PugAnimals
-from vlmtune.benchmarks.pug_spar_retrieval import PugSparRetrieval
 
 
 @pytest.fixture(scope="module")
@@ -15,14 +13,11 @@ def spar(suite, graphs):
     return [(row, graphs["spar"][row["filename"]]) for row in rows]
 
 
-def test_spar_is_the_whole_grid(spar):
+def test_spar_is_the_whole_grid_and_true_of_its_scenes(spar):
     cells = {tuple(row[name] for name in SPAR[1:]) for row, _ in spar}
     worlds, names = ({row[k] for row, _ in spar} for k in ("world_name", "character_name"))
     assert {"blank", "Cube", "Sphere"} <= names == {row["character2_name"] for row, _ in spar}
     assert len(cells) == len(spar) == 3 * len(worlds) * len(names) ** 2
-
-
-def test_spar_rows_are_true_of_their_scenes(spar):
     for row, scene in spar:
         columns = (
             ("character_name", "character1_pos", "character_texture"),
@@ -38,13 +33,6 @@ def test_spar_rows_are_true_of_their_scenes(spar):
             x, y, _ = thing["pixel_coords"]
             half = {"left": 16 - x, "right": x - 16, "bottom": y - 16, "top": 16 - y}
             assert half[side] > 1, (row, thing)
-
-
-def test_spar_retrieval_reads_every_setup(suite):
-    folder = suite / "images/pug_spar"
-    benchmark = PugSparRetrieval(str(folder / "labels.csv"), str(folder), list(SETUPS))
-    metrics = benchmark.evaluate(benchmark.items.truth.float()).metrics
-    assert metrics["accuracy"].value == 1.0
 
 
 def test_animals_rows_are_true_of_their_scenes(suite, graphs):

@@ -21,14 +21,11 @@ def test_only_the_caption_is_true(suite, graphs, piece):
             assert NUMBERS.index(row["classes_foil"]) < NUMBERS.index(row["classes"])
 
 
-def test_words_alone_do_not_tell_what_exists(suite):
+def test_words_alone_do_not_tell_what_exists_or_what_is_done(suite):
     rows = load(suite / "valse/existence.json").values()
     assert {row["classes"] for row in rows} == {"a", "no"}
     for row in rows:
         assert {"a", "no"} == {row["classes"], row["classes_foil"]}
-
-
-def test_an_action_is_replaced_by_one_of_its_kind(suite):
     for row in load(suite / "valse/action-replacement.json").values():
         said, foil = row["caption"].split(), row["foil"].split()
         assert said[:-1] == foil[:-1]

@@ -53,7 +53,7 @@ def test_regions_say_what_the_graph_says(world):
             for region, thing in zip(found, things, strict=False):
                 words = [*thing["attributes"], *thing["names"]]
                 assert sorted(region["phrase"].split()) == sorted(words)
-                assert box(region) == thing_box(thing)
+                assert box(region) == box(thing, "w", "h")
             place = {thing["object_id"]: thing for thing in things}
             for region, edge in zip(found[len(things) :], graph["relationships"], strict=True):
                 two = [place[edge[f"{side}_id"]] for side in ("subject", "object")]
@@ -62,17 +62,11 @@ def test_regions_say_what_the_graph_says(world):
                     _, color, shape = phrase.split()
                     assert color in thing["attributes"]
                     assert [shape] == thing["names"]
-                lefts, tops, rights, bottoms = zip(*map(thing_box, two), strict=True)
+                boxes = [box(thing, "w", "h") for thing in two]
+                lefts, tops, rights, bottoms = zip(*boxes, strict=True)
                 assert box(region) == (min(lefts), min(tops), max(rights), max(bottoms))
 
 
-def corners(x: int, y: int, width: int, height: int) -> tuple[int, int, int, int]:
-    return x, y, x + width, y + height
-
-
-def thing_box(thing: dict) -> tuple[int, int, int, int]:
-    return corners(*(thing[k] for k in "xywh"))
-
-
-def box(region: dict) -> tuple[int, int, int, int]:
-    return corners(*(region[k] for k in ("x", "y", "width", "height")))
+def box(row: dict, width: str = "width", height: str = "height") -> tuple[int, int, int, int]:
+    """The corners of a region, or of an object by the names of its sizes."""
+    return row["x"], row["y"], row["x"] + row[width], row["y"] + row[height]
