@@ -34,8 +34,3 @@ def test_parameters_on_vit_b_32():
     adapter = Bottleneck()
     adapter.attach(Widths())
     assert sum(p.numel() for p in adapter.parameters() if p.requires_grad) == 2 * 512 * 128
-
-
-def test_one_unit_is_left_of_the_largest_reduction():
-    adapter, _ = attached(Bottleneck(reduction=99))
-    assert adapter.image[0].weight.shape == (1, 16)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.adapters.families import attached
-from tests.adapters.fused import features
+from tests.adapters.fused import features, moved
 from tests.tiny import Widths
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.compressed import Compressed
@@ -20,18 +20,11 @@ from vlmtune.search.parts import Encoded, write_part
 from vlmtune.types import Tokens
 
 LENGTHS = (5, 2, 4, 1)  # patches of four images
-SIZES = {"image_width": 6, "text_width": 8, "image_tokens": 5}
 
 
 def made(cls=MMAdapter, tokens=3, **options):
-    """An adapter in double precision, none of whose weights is zero or one."""
-    torch.manual_seed(0)
-    adapter = Compressed(cls(heads=2, hidden=2, dropout=0.0, **options), tokens, heads=2, hidden=2)
-    adapter.attach(Widths(**SIZES))
-    with torch.no_grad():
-        for parameter in adapter.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return adapter.double()
+    inner = cls(heads=2, hidden=2, dropout=0.0, **options)
+    return moved(Compressed(inner, tokens, heads=2, hidden=2))
 
 
 def padded(filler=0.0):

@@ -13,7 +13,6 @@ from tests.adapters.families import (
 )
 from vlmtune.adapters.lora import LoRA
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec
 
 ALL = ["query", "key", "value", "out", "mlp"]
@@ -96,8 +95,3 @@ def test_weights_in_16_bits_have_updates_in_32(model_folder):
     assert {model.get_parameter(name).dtype for name in trained(model)} == {torch.float32}
     fit(adapter, model)
     assert model.model.transformer.resblocks[0].mlp.c_fc.weight.dtype == torch.bfloat16
-
-
-def test_there_must_be_weights_to_update():
-    with pytest.raises(UserError, match="choose other targets"):
-        attached(LoRA(targets=[]))

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from tests.adapters.fused import STYLES, features, made
-from tests.tiny import Widths
 from vlmtune.adapters.mm_pred import MMPred
 
 
@@ -23,12 +22,3 @@ def test_it_is_linear_in_the_outputs_the_adapter_compares(style):
     # Chunks go by caption length: captions 2, 0, 1, each with all four images.
     got = head(image, text).values[:, [2, 0, 1]].T.flatten()
     torch.testing.assert_close(got, want)
-
-
-def test_it_has_no_scale_and_no_target():
-    head = MMPred()
-    head.attach(Widths())
-    names = {name for name, _ in head.named_parameters()}
-    assert {"predict.weight", "predict.bias"} <= names
-    assert not {"log_scale", "bias"} & names
-    assert sum(p.numel() for p in head.parameters()) == 7_753_217

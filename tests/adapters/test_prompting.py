@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from tests.adapters.families import FAMILIES, backbone
-from vlmtune.adapters.prompting import check_room, cut, insert, word_embeddings
-from vlmtune.errors import UserError
+from vlmtune.adapters.prompting import cut, insert, word_embeddings
 from vlmtune.types import Tokens
 
 LONG = "a red cube left of the blue sphere right of the green metal dog"
@@ -33,10 +32,3 @@ def test_cut_keeps_what_trails():
     assert short.values[0].flatten().tolist() == [0, 1, 3, 4]
     assert cut(words, 5, 2).ids.equal(words.ids)
     assert cut(Tokens(words.values, mask=mask), 4, 2).ids is None
-
-
-def test_room_is_left_for_a_word():
-    model = backbone()
-    check_room(model.text_tower, 9, (1, 1))
-    with pytest.raises(UserError, match="at most 9 prompt tokens in a text tower of 12 positions"):
-        check_room(model.text_tower, 10, (1, 1))

@@ -1,26 +1,32 @@
+"""A linear probe maps images and texts, a text map texts alone."""
+
+import pytest
 import torch
 
 from tests.tiny import Widths
+from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.text_map import TextMap
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.types import Pooled, Targets
 
 
-def made(width: int = 6, **options) -> TextMap:
-    adapter = TextMap(**options)
+def made(kind=LinearProbe, width=6, **options):
+    adapter = kind(**options)
     adapter.attach(Widths(embed_dim=width))
     return adapter
 
 
-def test_parameters_on_vit_b_32():
-    adapter = TextMap()
+@pytest.mark.parametrize(("kind", "count"), [(LinearProbe, 2 * (512 + 1)), (TextMap, 512)])
+def test_parameters_on_vit_b_32(kind, count):
+    adapter = kind()
     adapter.attach(Widths())
-    trained = {name: p.numel() for name, p in adapter.named_parameters() if p.requires_grad}
-    assert trained == {"text.weight": 512 * 512, "log_scale": 1, "bias": 1}
+    trained = sum(p.numel() for p in adapter.parameters() if p.requires_grad)
+    assert trained == count * 512 + 2
 
 
-def test_the_formula():
-    adapter = made()
+@pytest.mark.parametrize("kind", [LinearProbe, TextMap])
+def test_the_formula(kind):
+    adapter = made(kind)
     torch.manual_seed(3)
     with torch.no_grad():
         for parameter in adapter.parameters():
@@ -30,14 +36,28 @@ def test_the_formula():
     for i in range(3):
         for j in range(2):
             v, t = image[i], adapter.text.weight @ text[j]
+            if kind is LinearProbe:
+                v = adapter.image.weight @ v + adapter.image.bias
+                t = t + adapter.text.bias
             want = adapter.log_scale.exp() * (v @ t / (v.norm() * t.norm())) + adapter.bias
             torch.testing.assert_close(got[i, j], want)
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_scale_and_offset(learned):
+    adapter = made(learn_scale=learned)
+    assert adapter.log_scale.requires_grad is learned
+    assert adapter.bias.requires_grad is learned
+    assert adapter.log_scale.exp().item() == pytest.approx(100)
+    given = made(learn_scale=learned, initial_scale=10.0)
+    assert given.log_scale.exp().item() == pytest.approx(10)
+    assert given.bias.item() == 0
 
 
 def test_it_learns_binding_that_lies_linearly_in_the_embeddings():
     """Images e1, e2 and texts e3, e4 of disjoint directions: cosines are 0, a linear map aligns."""
     eye = torch.eye(4)
-    adapter, image, text = made(4), Pooled(eye[:2]), Pooled(eye[2:])
+    adapter, image, text = made(TextMap, 4), Pooled(eye[:2]), Pooled(eye[2:])
     assert adapter(image, text).values.abs().max() == 0
     truth = torch.eye(2, dtype=torch.bool)
     targets = Targets(truth, torch.ones_like(truth), truth)
