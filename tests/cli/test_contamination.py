@@ -136,14 +136,6 @@ def test_arguments_of_a_build_that_are_null_name_nothing(folder):
     assert len(unchecked(sets, [SugarCrepe(str(folder / "sugar"), "")])) == 1
 
 
-def test_a_check_that_fails_is_a_line(folder, monkeypatch):
-    broken = SugarCrepe(str(folder / "sugar"), "")
-    monkeypatch.setattr(broken, "path", 3)
-    (line,) = unchecked(sets := coco(folder), [broken])
-    assert line.startswith(f"warning: could not check whether {sets[0].path} has images of bench")
-    assert "TypeError" in line
-
-
 def test_rendered_scenes_are_divided_by_their_build(folder):
     world = folder / "world"
     sizes = dict.fromkeys(("cogent", "val", "ar4t_train", "ar4t_test"), 0)

@@ -245,12 +245,6 @@ def test_before_and_after_is_one_page_as_documented(tmp_path, monkeypatch, capsy
     assert report.count("not run: ") == report.count("not run: no weights") == 4
 
 
-def test_the_help_has_no_lists_of_python(capsys):
-    _, printed, _ = run(capsys, "probe", "--help")
-    assert "['" not in printed
-    assert "(0 128 1024 2048 16384 by default)" in " ".join(printed.split())
-
-
 def test_pictures_need_no_model(photos, tmp_path, capsys):
     """Images of five classes, each of one, are too few for probes and enough for a sheet."""
     (file,) = photos.glob("train/red/0.png")

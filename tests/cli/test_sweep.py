@@ -141,14 +141,6 @@ def test_each_sweep_of_the_corpora_is_of_a_method_on_every_corpus():
         assert sorted(corpora) == [str(file.relative_to(ROOT)) for file in data]
 
 
-def test_a_mistyped_parameter_is_refused(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    sweep = yaml.safe_load(SWEEPS[0].read_text())
-    sweep["parameters"]["model.optimizer.init_args.lrr"] = {"value": 1}
-    assert main(words(sweep)[1:]) == 2
-    assert "did you mean 'lr'?" in capsys.readouterr().err
-
-
 def tiny(folder: Path, model: Path, shards: Path) -> list[str]:
     """Arguments that put the tiny model and corpus in the place of the quickstart's."""
     cola = write_cola(folder / "cola")

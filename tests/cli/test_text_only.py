@@ -99,19 +99,14 @@ def test_what_reads_embeddings_has_no_text_only_run(cola, scorer, provenance, tm
     assert "no text-only runs" in capsys.readouterr().err
 
 
-def test_files_of_a_former_evaluation_are_replaced(tmp_path, make_run_report):
-    one = replace(make_run_report, name="text-only (n-gram)", text_only=True)
+def test_files_of_a_former_evaluation_are_replaced(tmp_path, provenance):
+    one = RunReport("text-only (n-gram)", provenance, (), text_only=True)
     save_text_only(tmp_path, [one, replace(one, name="text-only (image averaged)")])
     names = ["text-only-image-averaged.json", "text-only-n-gram.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert RunReport.load(tmp_path / names[1]) == one
     save_text_only(tmp_path, [])
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture
-def make_run_report(provenance):
-    return RunReport("a", provenance, ())
 
 
 def test_evaluate_and_report_show_text_only_runs(model_folder, tmp_path, monkeypatch, capsys):
