@@ -14,8 +14,6 @@ from tests.runs import QUIET, fit, weights
 from tests.test_configs import Parsed
 from tests.tiny import fit_config
 from vlmtune.adapters.base import Adapter
-from vlmtune.adapters.context_prompts import ContextPrompts
-from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
@@ -56,16 +54,6 @@ def test_its_arguments_are_those_of_the_one_module(cls):
         del own[part], base[part]
     assert own == base
     assert [name for name in vars(cls) if not name.startswith("_")] == []  # no step of its own
-
-
-@pytest.mark.parametrize(
-    ("cls", "adapter"),
-    [(LateLayerModule, LastBlocks(1, 0)), (PromptTuningModule, ContextPrompts(2))],
-)
-def test_other_adapters_of_the_family(cls, adapter, model_folder, shards, tmp_path):
-    module = cls(OpenClip(str(model_folder)), adapter, [InfoNCE()], store=str(tmp_path / "store"))
-    _, watch = fit(module, shards, tmp_path, steps=2)
-    assert watch.decoded == [False] * 2  # what is frozen was stored
 
 
 def told(*files):
