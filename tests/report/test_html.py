@@ -354,31 +354,3 @@ def test_images_that_are_gone_leave_a_note(runs, tmp_path):
 def test_runs_without_results_or_with_one_point(make_run):
     Page(to_html([replace(make_run("a"), results=(), curves={})]))
     Page(to_html([make_run("a", curves={"loss": ((0, 1.0),), "nothing": ((0, None),)})]))
-
-
-def test_benchmarks_that_could_not_run_are_listed(make_run):
-    page = Page(to_html([replace(make_run("mm"), not_run=(("aro", "no <a>.json"),))]))
-    assert "aro (mm): no <a>.json" in page.text
-    assert "Not run" in page.text
-    assert "Not run" not in Page(to_html([make_run("mm")])).text
-
-
-def test_write_report(tmp_path, runs):
-    path = write_report(tmp_path / "out", runs)
-    assert path == tmp_path / "out" / "report.html"
-    assert sorted(p.name for p in path.parent.iterdir()) == ["report.html", "report.md"]
-    assert path.read_text(encoding="utf-8") == to_html(runs)
-
-
-def test_a_primary_metric_that_is_a_rank(make_run):
-    def with_rank(run, value):
-        single = run.results[1]
-        rank = replace(single.metrics["mean_rank_true"], value=value)
-        single = replace(single, primary="mean_rank_true", metrics={"mean_rank_true": rank})
-        return replace(run, results=(single,))
-
-    two = [with_rank(make_run("zero", trained=0), 12.0), with_rank(make_run("mm"), 8.0)]
-    page = Page(to_html(two))
-    assert "-4.00" in page.text
-    # Among the primary numbers, and in the benchmark's table.
-    assert page.begin("gain") == ["gain better"] * 2

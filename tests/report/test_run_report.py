@@ -68,17 +68,13 @@ def test_every_field_is_documented(part):
     assert all(f"\n        {field.name}: " in attributes for field in fields(part))
 
 
-def test_odd_config_values_become_text(tmp_path, make_run):
-    run = make_run()
+def test_odd_config_values_become_text_and_curves_that_diverge_have_gaps(tmp_path, make_run):
+    run = make_run(curves={"loss": ((0, 1.0), (1, float("nan")))})
     config = {"path": Path("a/b"), "limit": float("inf"), "pair": (1, 2)}
     replace(run, provenance=replace(run.provenance, config=config)).save(tmp_path / "r.json")
     loaded = RunReport.load(tmp_path / "r.json")
     assert loaded.provenance.config == {"path": "a/b", "limit": None, "pair": [1, 2]}
-
-
-def test_curves_that_diverge_are_kept_with_gaps(tmp_path, make_run):
-    make_run(curves={"loss": ((0, 1.0), (1, float("nan")))}).save(tmp_path / "r.json")
-    assert RunReport.load(tmp_path / "r.json").curves == {"loss": ((0, 1.0), (1, None))}
+    assert loaded.curves == {"loss": ((0, 1.0), (1, None))}
 
 
 def test_inconsistent_reports_are_refused(make_run):
@@ -125,15 +121,10 @@ def change(raw, where, value):
     ("where", "value", "message"),
     [
         (["schema"], 4, "got schema 4, not 5: evaluate the model again"),
-        (["schema"], KeyError, "got schema None"),
         (["results", 0, "kind"], "lost", "results.0.kind: .*'retained' or 'sensitivity'"),
-        (["results", 0, "metrics", "accuracy", "unit"], "furlong", "unit: .*'cosine', 'rank'"),
-        (["text_only"], 1, "text_only: .*boolean"),
-        (["name"], KeyError, "name: Field required"),
         (["extra"], 1, "extra: Unexpected"),
         (["provenance", "seconds"], float("nan"), "provenance.seconds: .*finite"),
         (["results", 0, "primary"], "other", "primary metric"),
-        (["curves", "loss"], [[0]], "curves.loss.0.1: Field required"),
     ],
 )
 def test_malformed_file(tmp_path, make_run, where, value, message):
