@@ -80,7 +80,7 @@ def test_a_revision_pins_an_export(api, export, pictures, tmp_path):
         vlmtune.load(tmp_path / "mine", revision=REVISION)
 
 
-def test_an_export_loads_the_recorded_revision_of_its_base_model(hub, tmp_path):
+def test_an_export_loads_the_recorded_revision_of_its_base_model(hub, tmp_path, model_folder):
     hub("someone/clip", write_clip(tmp_path / "clip"))
     base = vlmtune.load("someone/clip", revision=REVISION, device="cpu").backbone
     assert base.spec()["init_args"]["revision"] == REVISION
@@ -94,9 +94,6 @@ def test_an_export_loads_the_recorded_revision_of_its_base_model(hub, tmp_path):
     assert loaded.spec()["init_args"] == base.spec()["init_args"]
     with refused("got 'someone/clip'"):
         vlmtune.load("someone/clip", device="cpu")
-
-
-def test_open_clip_takes_no_revision(hub, model_folder):
     hub("someone/tiny", model_folder)
     with refused("someone/tiny of open_clip, which only loads main branches"):
         vlmtune.load("someone/tiny", revision=REVISION)
