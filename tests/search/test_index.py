@@ -394,17 +394,6 @@ def test_unreadable_images_are_named(dual, photos, tmp_path):
     assert bad not in opened(tmp_path / "index", dual).paths
 
 
-def test_a_name_that_is_no_text_is_reported(dual, photos, tmp_path):
-    name = photos / "a\udcff.png"
-    try:
-        shutil.copy(images(photos)[0], name)
-    except OSError:
-        pytest.skip("the file system takes no such name")
-    built = build_index([photos], dual, tmp_path / "index", "x")
-    assert ([path for path, _ in built.unread], built.images) == ([name], 9)
-    assert len(opened(tmp_path / "index", dual)) == 9
-
-
 def test_without_images_there_is_no_index(dual, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad.png").write_text("no image")
@@ -445,17 +434,6 @@ def test_a_damaged_part_is_refused(joint, whole, copied, name, how):
         opened(copied, joint)
     with refused("expected an index of vlmtune in .*, part-00000 is damaged"):
         build_index([whole.parent], joint, copied, "x")
-
-
-def test_sizes_that_meta_json_claims_are_checked(joint, copied):
-    path = copied / "part-00000/meta.json"
-    meta = json.loads(path.read_text())
-    wrong = {"rows": [10, 0, "9", 9.0], "width": [17, "x"], "tokens": [10**9], "pooled": [-1, 0]}
-    for name, values in {**wrong, "kind": ["Evil", None]}.items():
-        for value in values:
-            path.write_text(json.dumps(meta | {name: value}))
-            with refused("part-00000 is damaged"):
-                opened(copied, joint)
 
 
 @pytest.mark.parametrize(
