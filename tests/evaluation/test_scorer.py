@@ -200,7 +200,10 @@ def test_a_joint_adapter_scores_the_needed_pairs_only(images, batch_size):
     assert backbone.captions["green"] == len(images)  # by the double loop; nobody else asked
 
 
-def test_nothing_to_score_encodes_nothing(images):
+def test_nothing_to_score_encodes_nothing(images, tmp_path):
+    with Scorer(*made(ToyDual()), tmp_path).session([ImageRef(tmp_path / "nowhere.png")], []):
+        pass
+    assert not list(tmp_path.glob("*/meta.json"))
     score, none = Scorer(*made(ToyDual())), torch.zeros(0, 2, dtype=torch.int64)
     assert score([], TEXTS).shape == (0, 6)
     assert score([], []).shape == (0, 0)
@@ -255,11 +258,8 @@ def test_embeddings_in_the_given_order(images, frozen):
     again = score.embed_images([images[3], Image.open(images[0].path), images[3]])
     torch.testing.assert_close(again, image[[3, 0, 3]])
     assert score.embed_images([]).shape == score.embed_texts([]).shape == (0, 6)
-
-
-def test_a_joint_adapter_has_no_embeddings(images):
-    score = Scorer(*made(ToyJoint()))
-    for embed in (lambda: score.embed_images(images), lambda: score.embed_texts(TEXTS)):
+    joint = Scorer(*made(ToyJoint()))  # has none
+    for embed in (lambda: joint.embed_images(images), lambda: joint.embed_texts(TEXTS)):
         with refused("got ToyJoint, a joint one"):
             embed()
 
@@ -279,13 +279,6 @@ def test_a_file_that_changes_is_encoded_again(images):
     before = score(images[:1], TEXTS)
     Image.new("RGB", (9, 9), "yellow").save(images[0].path)
     assert not score(images[:1], TEXTS).equal(before)
-
-
-def test_bad_arguments_are_told():
-    backbone, adapter = made(ToyDual())
-    for pair in ([0, 0], [-1, 0], [0, 6]):
-        with pytest.raises(ValueError, match=r"pairs within \(0, 6\)"):
-            Scorer(backbone, adapter)([], TEXTS, torch.tensor([pair]))
 
 
 def test_a_session_encodes_once_for_all_calls(images, make, store):
@@ -357,13 +350,6 @@ def test_what_cannot_be_encoded_fails_the_call_that_needs_it(images, tmp_path, m
                     score([images[0], bad], TEXTS)
             with refused("without words"):
                 score(images, [*TEXTS, blank])
-
-
-def test_a_session_of_nothing(tmp_path):
-    score = Scorer(*made(ToyDual()), tmp_path / "store")
-    with score.session([ImageRef(tmp_path / "nowhere.png")], []):
-        pass
-    assert not list((tmp_path / "store").glob("*/meta.json"))
 
 
 @pytest.mark.parametrize("both", [False, True])

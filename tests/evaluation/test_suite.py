@@ -238,7 +238,7 @@ def test_an_empty_image_is_known_before_anything_is_encoded(cola, scorer):
         assert ColaMulti.source in why
 
 
-@pytest.mark.parametrize("text", ["", " \n", None, 7])
+@pytest.mark.parametrize("text", [" \n", None])
 def test_a_text_without_words_is_known_before_anything_is_encoded(cola, scorer, text):
     class Careless(ColaMulti):
         """A plug-in that does not look at its texts."""
