@@ -55,14 +55,12 @@ def test_random_scores_reach_the_declared_chance():
         assert float(rule(scores).double().mean()) == pytest.approx(chance, abs=0.006)
 
 
-@pytest.mark.parametrize(
-    "rule", [paired_accuracy.image_correct, paired_accuracy.text_correct, group_correct]
-)
-def test_nan_raises(rule):
+def test_nan_raises():
     scores = torch.zeros(3, 2, 2)
     scores[1, 0, 1] = torch.nan
-    with refused("1 of 12 are NaN"):
-        rule(scores)
+    for rule in (paired_accuracy.image_correct, paired_accuracy.text_correct):
+        with refused("1 of 12 are NaN"):
+            rule(scores)
 
 
 def test_equivariance_against_the_loss_it_is_the_deviation_of():
