@@ -3,29 +3,10 @@
 import json
 
 import huggingface_hub
-import pytest
 from huggingface_hub.errors import RepositoryNotFoundError
 
 import vlmtune
 from tests.refusals import refused
-from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.export import save_export
-
-
-@pytest.fixture
-def exported(tmp_path, model_folder):
-    backbone, adapter = OpenClip(str(model_folder)), LinearProbe()
-    adapter.attach(backbone)
-    save_export(tmp_path / "mine", backbone, adapter, provenance={})
-    return tmp_path / "mine"
-
-
-def test_a_hub_id_loads_from_the_cache(exported, hub, pictures):
-    hub("someone/mine", exported)
-    texts = ["a red cube", "a blue sphere"]
-    want = vlmtune.load(exported).score(pictures, texts)
-    assert vlmtune.load("someone/mine").score(pictures, texts).equal(want)
 
 
 def test_a_repository_without_an_export_gets_advice(tmp_path, hub):
