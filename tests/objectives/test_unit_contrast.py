@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.refusals import refused
 from tests.scored import embedded, random_values
 from vlmtune.objectives.unit_contrast import UnitContrast
 from vlmtune.types import PhraseScores, Scores, Targets
@@ -72,10 +71,3 @@ def test_a_foil_of_another_image_is_not_compared():
 
 def test_a_batch_without_a_unit_costs_nothing():
     assert loss_of(torch.zeros(3, 0), torch.zeros(3, 0) > 0, torch.zeros(3, 0) > 0) == 0
-
-
-def test_it_needs_units():
-    values = random_values(0, (2, 2))
-    bare = Scores(values, torch.ones(2, 2) > 0, embedded(values))
-    with refused("expected scores of phrases for UnitContrast, got none: set data.phrases"):
-        UnitContrast()(bare, Targets.diagonal(2))
