@@ -4,10 +4,8 @@ from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, Siglip2Model
 
 from tests.backbones.hf_models import TEXTS, write_siglip2_naflex
-from tests.refusals import refused
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.backbones.hf.siglip2_naflex import SigLIP2NaFlex
-from vlmtune.config import instantiate
 from vlmtune.features.encode import FeatureSource
 from vlmtune.types import FeatureSpec
 
@@ -110,11 +108,3 @@ def test_patches_in_the_shared_space_leave_padding_out(backbone):
         alone = adapter.embed_patches(image[row : row + 1].trimmed())
         real = patches.values[row][patches.mask[row]]
         torch.testing.assert_close(alone.values[0], real, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("most", [0, 5000])
-def test_an_impossible_number_of_patches(backbone, most):
-    spec = backbone.spec()
-    spec["init_args"]["max_num_patches"] = most
-    with refused(f"as max_num_patches of .*, got '{most}'"):
-        instantiate(spec, SigLIP2NaFlex)
