@@ -9,15 +9,9 @@ from torch.nn.functional import cosine_similarity, gelu, layer_norm, logsigmoid,
 
 from tests.backbones.kinds import tiny_backbone
 from vlmtune.adapters.grounded_words import GroundedWords, coordinates
-from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import FeatureSpec, Tokens
 
 TEXTS = ["a red cube", "blue sphere", "a cube left of a red sphere"]
-
-
-@pytest.fixture
-def backbone(model_folder):
-    return OpenClip(str(model_folder)).eval()
 
 
 def attached(backbone, **options):

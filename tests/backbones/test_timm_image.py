@@ -121,14 +121,11 @@ def test_random_weights_come_by_name_alone():
         TimmImage("test_vit", "nowhere.pt")
 
 
-def test_texts_are_refused_before_any_work(folder):
+def test_images_alone_are_embedded_and_texts_are_refused(folder):
     with refused("reads texts, got .*, which only reads images: use it with vlmtune probe"):
         load(f"timm:{folder}")
     with refused("embeddings for texts, got TimmImage .it only reads images"):
         ZeroShot().attach(TimmImage(str(folder)))
-
-
-def test_images_alone_are_embedded(folder):
     model = load(f"timm:{folder}", texts=False, device="cpu")
     image = torch.zeros(3, 32, 32, dtype=torch.uint8)
     assert model.encode_image([image]).shape == (1, 24)

@@ -24,15 +24,12 @@ def test_positions_are_percentages_of_the_axis():
     assert result.ticks[-1] == (100.0, "100 %")
 
 
-def test_cosine_bars_begin_in_the_middle_and_intervals_stay_on_the_axis():
+def test_cosines_begin_in_the_middle_and_what_lacks_an_interval_or_chance_is_drawn():
     metric = MetricValue(-0.5, 10, 0.0, -1.2, 0.0, unit="cosine")
     result = chart([row(metric)], [Label("", "")], ["one"], [0])
     lane = result.lines[0].lanes[0]
     assert (lane.low, lane.at, lane.start) == (0.0, 25.0, 50.0)
     assert [text for _, text in result.ticks] == ["-1", "-0.5", "0", "0.5", "1"]
-
-
-def test_numbers_without_interval_or_chance():
     result = chart([row(MetricValue(8.0, 3, unit="rank"))], [Label("", "")], ["one"], [0])
     lane = result.lines[0].lanes[0]
     assert result.lines[0].chance is None

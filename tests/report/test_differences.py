@@ -112,12 +112,6 @@ def test_numbers_that_do_not_compare_are_not_subtracted(against, changes, why):
     assert (comparison.direction, comparison.verdict) == ("", "")
 
 
-def test_a_baseline_that_lacks_the_benchmark(against):
-    (comparison,) = against(None, result(NEW))
-    assert (comparison.change, comparison.reason) == (None, "first has no number")
-    assert against(result(OLD), None) == ()
-
-
 def test_numbers_without_items_are_subtracted_and_not_tested(against):
     (comparison,) = against(result(OLD, outcomes=()), result(OLD, outcomes=()))
     assert (comparison.change, comparison.paired) == (0.0, None)
@@ -126,18 +120,19 @@ def test_numbers_without_items_are_subtracted_and_not_tested(against):
     assert comparison.paired is None
     assert comparison.reason == "the items are in another order"
     assert comparison.change == pytest.approx(9 / 14)
+    # Unknown items are compared by their number only.
+    (comparison,) = against(result(OLD, items_digest=""), result(NEW, items_digest="a"))
+    assert comparison.paired is not None
 
 
-def test_a_rank_that_falls_is_better(against):
+def test_a_rank_that_falls_is_better_and_a_benchmark_of_one_run_is_not_compared(against):
+    (comparison,) = against(None, result(NEW))
+    assert (comparison.change, comparison.reason) == (None, "first has no number")
+    assert against(result(OLD), None) == ()
     values = (MetricValue(x, 3, higher_is_better=False, unit="rank") for x in (4.0, 2.5))
     ranks = [Result("b", "1", "rank", {"rank": value}) for value in values]
     (comparison,) = against(*ranks)
     assert (comparison.change, comparison.direction) == (-1.5, "better")
-
-
-def test_unknown_items_are_compared_by_their_number_only(against):
-    (comparison,) = against(result(OLD, items_digest=""), result(NEW, items_digest="a"))
-    assert comparison.paired is not None
 
 
 def test_text_only_runs_are_not_compared(make_run):

@@ -143,8 +143,12 @@ def test_colours_come_from_the_page(rich):
     assert "prefers-color-scheme: dark" in text
 
 
-def test_plots_follow_from_the_content_of_a_result(rich, make_run):
+def test_tables_and_plots_follow_from_the_content_of_a_result(rich, make_run):
     page = Page(to_html(rich))
+    assert len(page.classes("bench")) == 3
+    badges = [one[1] for one in page.classes("badge") if len(one) > 1]
+    assert badges == ["strict", "strict", "reference"]  # compositional ones come first
+    assert "retained ability" in page.text
     # For each of two benchmarks bars of three families and a distribution; one curve.
     assert sum(tag == "svg" for tag, _ in page.tags) == 2 + 1
     assert len(page.classes("bars")) == 2 * 3
@@ -156,15 +160,8 @@ def test_plots_follow_from_the_content_of_a_result(rich, make_run):
     assert not any(tag == "svg" for tag, _ in plain.tags)
 
 
-def test_each_benchmark_has_a_table_under_its_convention(rich):
-    page = Page(to_html(rich))
-    assert len(page.classes("bench")) == 3
-    badges = [one[1] for one in page.classes("badge") if len(one) > 1]
-    assert badges == ["strict", "strict", "reference"]  # compositional ones come first
-    assert "retained ability" in page.text
-
-
-def test_changes_and_forgetting_are_tested(rich):
+def test_changes_are_tested_and_the_finding_stands_first(rich):
+    """Of 14 items 10 are won and 4 lost, which is not significant; see test_finding.py."""
     page = Page(to_html(rich))
     words = [word.strip() for word in page.text]
     assert "Change from zero-shot" in words
@@ -176,16 +173,9 @@ def test_changes_and_forgetting_are_tested(rich):
     single = Page(to_html(rich[:1]))
     assert single.classes("against") == []
     assert single.classes("finding") == []
-
-
-def test_the_finding_stands_first_and_text_only_runs_are_no_runs(rich):
-    """Of 14 items 10 are won and 4 lost, which is not significant; see test_finding.py."""
-    page = Page(to_html(rich))
-    headings = [tag for tag, _ in page.tags if tag in ("h1", "h2")]
-    assert headings[0] == "h1"
     assert page.classes("finding") == [["finding"]]
     assert "mm <x> against zero-shot: 0 of 1 compositional measures rose" in page.flat()
-    alone = Page(to_html([rich[0], rich[2]]))
+    alone = Page(to_html([rich[0], rich[2]]))  # a text-only run is no run
     assert "runs side by side" not in alone.flat()
 
 
@@ -328,18 +318,15 @@ def test_bars_of_all_comparisons_have_one_scale(rich):
     assert "from the middle to either end is 40.0 points" in page.flat()
 
 
-def test_gallery_marks_true_and_false(runs):
-    page = Page(to_html(runs[:1]))
-    assert page.begin("thumb ") == [f"thumb {x}" for x in ("true", "false", "false", "true")]
-    assert page.begin("verdict") == ["verdict right", "verdict"]
-
-
-def test_right_captions_are_not_taken_for_right_items(runs):
+def test_the_gallery_marks_right_captions_which_are_not_taken_for_right_items(runs):
     """Of two captions of an item one may be right, and the item is not."""
     first, *_ = runs
+    page = Page(to_html([first]))
+    assert page.begin("thumb ") == [f"thumb {x}" for x in ("true", "false", "false", "true")]
+    assert page.begin("verdict") == ["verdict right", "verdict"]
     paired = replace(first.results[0], series={"mean_scores": (1.0, 0.0, 0.0, 1.0)})
     note = "captions: 1 right, 1 wrong shown; an item counts only if both are right"
-    assert note not in Page(to_html([first])).flat()
+    assert note not in page.flat()
     assert note in Page(to_html([replace(first, results=(paired,))])).flat()
 
 

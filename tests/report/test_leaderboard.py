@@ -59,13 +59,10 @@ def test_gains_and_losses_are_means_over_benchmarks(board):
     assert made.points == {0: (0.0, 0.0), 1: pytest.approx((25.0, 75.0))}
 
 
-def test_models_follow_the_first_by_their_gain(board):
+def test_models_are_ranked_by_their_gain_and_the_front_leaves_out_what_another_model_beats(board):
     made = board(clip=(6, 6, 12), worse=(3, 3, 12), better=(9, 9, 0), same=(6, 6, 12))
     names = [entry.report.name for entry in made.ranked()]
     assert names == ["clip", "better", "same", "worse"]
-
-
-def test_the_front_leaves_out_what_another_model_beats(board):
     made = board(clip=(0, 0, 12), probe=(12, 6, 9), worse=(12, 3, 6), lora=(12, 12, 3))
     assert made.front == [0, 1, 3]
     page = made.html()

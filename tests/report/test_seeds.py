@@ -52,12 +52,9 @@ def test_a_benchmark_that_a_seed_lacks_is_not_run(seed):
     assert run.not_run == (("cola", "2 of 2 seeds have it, in 2 versions"),)
 
 
-def test_seeds_must_differ(seed):
+def test_seeds_must_differ_and_other_items_have_no_mean_outcome(seed):
     with refused("different seeds"):
         over_seeds("mm", [seed(0, (1.0,)), seed(0, (1.0,))])
-
-
-def test_other_items_have_no_mean_outcome(seed):
     run = over_seeds("mm", [seed(0, (1.0, 0.0)), seed(1, (1.0, 0.0), digest="e")])
     assert run.results[0].outcomes == ()
     assert run.metric("cola", "accuracy").value == 0.5

@@ -79,6 +79,14 @@ def test_weights_that_are_missing_or_of_another_shape_are_not_made_up(path, chan
     fails(path, rf"all weights of .* got 2 mismatched keys, first {lost}")
 
 
+def test_weights_that_are_not_finite_are_an_error_and_loading_is_quiet(path, change, capfd):
+    capfd.readouterr()
+    HFCLIP(str(path))
+    assert capfd.readouterr() == ("", "")
+    change(**{"visual_projection.weight": torch.full((16, 24), torch.nan)})
+    fails(path, "finite weights, got NaN or infinity in 'visual_projection.weight'")
+
+
 class Trap:
     """Unpickling it would make a folder."""
 
@@ -103,12 +111,6 @@ def test_pickles_load_as_tensors_and_never_run(path, tmp_path):
     # The library's advice, to load it with the code, is left out.
     assert "weights_only" not in str(caught.value)
     assert "mkdir" in str(caught.value)
-
-
-def test_loading_is_quiet(path, capfd):
-    capfd.readouterr()
-    HFCLIP(str(path))
-    assert capfd.readouterr() == ("", "")
 
 
 def test_the_fingerprint_knows_the_tokenizer(path):
@@ -188,11 +190,6 @@ def test_sizes_of_timm_are_checked(tmp_path):
         (path / "config.json").write_text(json.dumps(changed))
         with refused(f"{name} of at most"):
             TimmImage(str(path))
-
-
-def test_weights_that_are_not_finite_are_an_error(path, change):
-    change(**{"visual_projection.weight": torch.full((16, 24), torch.nan)})
-    fails(path, "finite weights, got NaN or infinity in 'visual_projection.weight'")
 
 
 @pytest.mark.parametrize(
