@@ -18,6 +18,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.loggers import CSVLogger
 
 import vlmtune
+from tests.refusals import command_refused as refused
 from tests.tiny import cola_plugin, fit_config, plugin, write_cola
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.backbones.open_clip.open_clip import OpenClip
@@ -112,21 +113,6 @@ def write_config(tmp_path_factory, model_folder, shards, benchmark):
 @pytest.fixture(scope="module")
 def config(write_config):
     return write_config()
-
-
-def refused(capsys, arguments, *parts):
-    """Runs a command that must fail with status 2 and one line that holds `parts`."""
-    capsys.readouterr()
-    status = main([str(argument) for argument in arguments])
-    output = capsys.readouterr()
-    lines = output.err.splitlines()
-    assert status == 2, output
-    assert "Traceback" not in output.err
-    assert lines[-1].startswith("vlmtune: error: ")
-    assert sum(line.startswith("vlmtune: error: ") for line in lines) == 1
-    for part in parts:
-        assert part in lines[-1]
-    return lines
 
 
 HELP = """

@@ -8,8 +8,6 @@ import pytest
 from rich.console import Console
 
 from tests.runs import QUIET, fit, module
-from tests.tiny import write_cola
-from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.cli.run_progress import RunProgress
 from vlmtune.storage import progress
 from vlmtune.training.benchmark_callback import BenchmarkCallback
@@ -34,11 +32,9 @@ def run(made, shards, folder, steps=5, *more, **options):
 
 
 def test_bars_count_the_steps_of_the_run_and_name_what_else_runs(
-    model_folder, shards, tmp_path, screen
+    model_folder, shards, tmp_path, screen, cola
 ):
-    path = write_cola(tmp_path / "cola")
-    benchmarks = [ColaMulti(str(path), str(path.parent), name=name) for name in ("one", "other")]
-    evaluation = BenchmarkCallback(benchmarks, every_n_epochs=0, every_n_steps=2)
+    evaluation = BenchmarkCallback([cola("one"), cola("other")], every_n_epochs=0, every_n_steps=2)
     # Three steps are an epoch.
     run(module(model_folder), shards, tmp_path, 5, evaluation, val=True)
     shown = screen()

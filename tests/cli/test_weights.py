@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from tests.cli.test_main import refused
+from tests.refusals import command_refused as refused
 from tests.tiny import cola_plugin, write_cola
 from vlmtune.cli.main import main
 

@@ -6,7 +6,6 @@ import pytest
 
 from tests.ranks import run_ranks
 from tests.refusals import refused
-from tests.tiny import write_cola
 from vlmtune.adapters.fusion_styles.albef import Albef
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
@@ -16,17 +15,6 @@ from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import load_all, run_suite
 from vlmtune.types import ImageRef
-
-
-@pytest.fixture
-def cola(tmp_path):
-    """Returns a function that makes a benchmark of nine items, 18 images and 18 captions."""
-    path = write_cola(tmp_path / "cola")
-
-    def make(name="cola", kind=ColaMulti, **options):
-        return kind(str(path), str(path.parent), name=name, **options)
-
-    return make
 
 
 class Counted(OpenClip):

@@ -12,9 +12,8 @@ import vlmtune
 from tests.backbones import hf_models
 from tests.backbones.hf_models import edit
 from tests.backbones.kinds import KINDS, tiny_backbone
-from tests.cli.test_main import refused as command_refused
 from tests.model.checkpoints import checkpoint
-from tests.refusals import refused
+from tests.refusals import command_refused, refused
 from tests.tiny import WORDS
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.matching import Matching
@@ -252,10 +251,7 @@ def test_a_weights_file_is_merged_as_it_is_evaluated(tiny_vl, tmp_path, pictures
     ],
 )
 def test_what_export_takes(arguments, message, capsys):
-    assert main(["export", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    (_,) = command_refused(capsys, ["export", *arguments], message)
 
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda:99"])

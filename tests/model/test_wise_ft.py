@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 import vlmtune
 from tests.backbones.hf_models import write_flava
 from tests.model.checkpoints import checkpoint
-from tests.refusals import refused
+from tests.refusals import command_refused, refused
 from tests.runs import weights
 from tests.tiny import cola_plugin, halves, write_cola
 from vlmtune.adapters.base import Adapter
@@ -314,10 +314,7 @@ def test_a_benchmark_that_cannot_be_run_is_said_once(saved, suite, tmp_path, cap
 )
 def test_contradictions_are_one_line(saved, tmp_path, capsys, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
-    status, _, err = run(capsys, saved, *arguments)
-    assert status == 2
-    (line,) = err.splitlines()
-    assert said in line
+    (_,) = command_refused(capsys, ["export", saved, *arguments], said)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -325,18 +322,14 @@ def test_a_folder_that_is_taken_is_said_before_measuring(saved, suite, tmp_path,
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thesis.tex").write_text("years of work")
     options = ("--alphas", "0,1", "--benchmarks", suite, "--alpha", 0, "--out", tmp_path / "taken")
-    status, out, err = run(capsys, saved, *options)
-    assert status == 2
-    assert "holds something else" in err
-    assert rows(out) == []
+    command_refused(capsys, ["export", saved, *options], "holds something else")
 
 
 def test_an_adapter_that_starts_at_random_is_refused(tmp_path, model_folder, capsys):
     made = trained(model_folder, MMAdapter(heads=2, hidden=1))
     path = checkpoint(tmp_path / "mm.ckpt", *vars_of(made))
-    status, _, err = run(capsys, path, "--alpha", 0.5, "--out", tmp_path / "out")
-    assert status == 2
-    assert "got MMAdapter, which starts at random" in err
+    words = ["export", path, "--alpha", 0.5, "--out", tmp_path / "out"]
+    command_refused(capsys, words, "got MMAdapter, which starts at random")
     assert not (tmp_path / "out").exists()
     assert run(capsys, path, "--alpha", 1, "--out", tmp_path / "out")[0] == 0
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.refusals import refused
+from tests.refusals import command_refused, refused
 from vlmtune.cli.main import main
 from vlmtune.report.trials import read_trials, trials_csv, trials_view
 
@@ -36,6 +36,7 @@ def sweep(tmp_path, make_run):
     return write
 
 
+NO_CHECKPOINT = "expected checkpoints/last.ckpt of the best trial"
 FOUR = [(0.001, True, 0.4), (0.01, True, 0.6), (0.1, False, 0.7), (0.0001, False, 0.3)]
 
 
@@ -119,11 +120,10 @@ def test_the_command_writes_the_page_and_the_table(sweep, tmp_path, capsys):
 def test_without_a_checkpoint_or_a_sweep_nothing_is_exported(sweep, make_run, tmp_path, capsys):
     make_run().save(tmp_path / "one/report.json")
     arguments = ["report", str(tmp_path / "one"), "--out", str(tmp_path / "out")]
-    assert main([*arguments, "--metric", "cola_multi"]) == 2
-    assert "expected the folder of one sweep with --metric" in capsys.readouterr().err
+    said = "expected the folder of one sweep with --metric"
+    command_refused(capsys, [*arguments, "--metric", "cola_multi"], said)
     arguments = ["report", str(sweep(FOUR)), "--out", str(tmp_path / "out")]
-    assert main([*arguments, "--export", str(tmp_path / "best")]) == 2
-    assert "expected checkpoints/last.ckpt of the best trial" in capsys.readouterr().err
+    command_refused(capsys, [*arguments, "--export", tmp_path / "best"], NO_CHECKPOINT)
     assert not (tmp_path / "best").exists()
 
 
@@ -134,5 +134,4 @@ def test_a_checkpoint_of_another_run_of_that_name_is_not_taken(sweep, tmp_path, 
     (tmp_path / "other/seed-0/checkpoints").mkdir(parents=True)
     (tmp_path / "other/seed-0/checkpoints/last.ckpt").write_bytes(b"of another comparison")
     arguments = ["report", str(folder), "--out", str(tmp_path / "out")]
-    assert main([*arguments, "--export", str(tmp_path / "best")]) == 2
-    assert "expected checkpoints/last.ckpt of the best trial" in capsys.readouterr().err
+    command_refused(capsys, [*arguments, "--export", tmp_path / "best"], NO_CHECKPOINT)

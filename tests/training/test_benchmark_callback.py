@@ -33,22 +33,6 @@ from vlmtune.training.wandb_items import changed_table
 pytestmark = QUIET
 
 
-@pytest.fixture
-def cola(tmp_path):
-    """Returns a function that makes a benchmark of nine items."""
-    path = write_cola(tmp_path / "cola")
-
-    def make(name="cola", **options):
-        return ColaMulti(str(path), str(path.parent), name=name, **options)
-
-    return make
-
-
-@pytest.fixture
-def cola_path(tmp_path, cola):
-    return tmp_path / "cola" / "cola.json"
-
-
 def probe(model_folder):
     return module(model_folder, LinearProbe(initial_scale=10.0), [InfoNCE()])
 
@@ -134,9 +118,7 @@ def test_evaluating_does_not_change_training(model_folder, shards, tmp_path, col
     ],
 )
 @pytest.mark.parametrize("val", [False, True])
-def test_the_best_checkpoint_is_the_best_at_its_step(
-    train, made, tmp_path, cola_path, every, keep, val
-):
+def test_the_best_checkpoint_is_the_best_at_its_step(train, made, tmp_path, cola, every, keep, val):
     wanted = iter([0.25, 0.75, 0.5, 0.125, 0.875, 0.375])  # one for each evaluation
 
     class Scripted(ColaMulti):
@@ -147,7 +129,7 @@ def test_the_best_checkpoint_is_the_best_at_its_step(
             metrics = {"accuracy": replace(result.metrics["accuracy"], value=value)}
             return replace(result, metrics=metrics)
 
-    measured, scripted = [], Scripted(str(cola_path), str(cola_path.parent), name="cola")
+    measured, scripted = [], cola(kind=Scripted)
     best = ModelCheckpoint(tmp_path / "best", "{step}", "cola/accuracy", mode="max", **keep)
     evaluation = BenchmarkCallback([scripted], **every)
     # The checkpoint comes first in the list, and must be saved last all the same.
@@ -240,8 +222,8 @@ def test_weights_and_biases_gets_tables_and_retrievals(train, made, cola, monkey
     assert [row[-1] for row in items["data"]] == list(result.outcomes)
 
 
-def test_changed_items_are_shown_with_their_pictures(cola_path):
-    images = ColaMulti(str(cola_path), str(cola_path.parent)).read()[0].images
+def test_changed_items_are_shown_with_their_pictures(cola):
+    images = cola().read()[0].images
     before = [ItemRow(f"cola/{i}", "cola", outcome, images) for i, outcome in enumerate([0.0, 1.0])]
     after = [replace(row, outcome=1.0) for row in before]
     (row,) = changed_table(before, after, lambda picture: picture.size[0] > picture.size[1])
@@ -337,7 +319,7 @@ def test_a_run_killed_at_its_end_still_reports(train, made, tmp_path, cola, save
     assert 0 < other.provenance.seconds <= one.provenance.seconds
 
 
-def test_the_time_of_evaluation_is_not_that_of_training(train, cola_path, saved, monkeypatch):
+def test_the_time_of_evaluation_is_not_that_of_training(train, cola, saved, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(benchmark_callback, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
@@ -350,8 +332,7 @@ def test_the_time_of_evaluation_is_not_that_of_training(train, cola_path, saved,
         def on_train_batch_start(self, *_):
             now[0] += 1
 
-    slow = Slow(str(cola_path), str(cola_path.parent))
-    train(Steps(), BenchmarkCallback([slow], every_n_steps=1), steps=2)
+    train(Steps(), BenchmarkCallback([cola(kind=Slow)], every_n_steps=1), steps=2)
     assert saved().provenance.seconds == 2
 
 
@@ -379,11 +360,11 @@ class Fails(ColaMulti):
 
 
 @pytest.fixture
-def fails(cola_path):
+def fails(cola):
     """Returns a function that makes a benchmark that fails at the given times."""
 
     def make(*at):
-        one = Fails(str(cola_path), str(cola_path.parent), name="fails")
+        one = cola("fails", Fails)
         one.at = at
         return one
 

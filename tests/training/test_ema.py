@@ -5,7 +5,6 @@ import torch
 from pytorch_lightning.callbacks import Callback
 
 from tests.runs import QUIET, fit, module, quiet_trainer, weights
-from tests.tiny import write_cola
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.trained_state import trained_state
@@ -159,12 +158,6 @@ def test_a_checkpoint_without_an_average_starts_one(model_folder, shards, tmp_pa
     fit(one, shards, tmp_path, callbacks=(live, EMA(DECAY)), resume=resume)
     want = average(live.states)
     assert_near(weights(one), want)
-
-
-@pytest.fixture
-def cola(tmp_path):
-    path = write_cola(tmp_path / "cola")
-    return lambda: ColaMulti(str(path), str(path.parent), name="cola")
 
 
 @pytest.fixture

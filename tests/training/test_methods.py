@@ -9,7 +9,7 @@ import torch
 import yaml
 from jsonargparse._parameter_resolvers import get_signature_parameters as get_parameters
 
-from tests.refusals import refused
+from tests.refusals import command_refused, refused
 from tests.runs import QUIET, fit, weights
 from tests.test_configs import Parsed
 from tests.tiny import fit_config
@@ -188,6 +188,4 @@ def test_a_wrong_module_or_key_is_refused_in_one_line(
 ):
     config = plain(tmp_path, model_folder, shards)
     path = str(ROOT / "configs/plugins/modules/mm_adapter.yaml")
-    assert main(["fit", "--config", config, "--model", path, *words]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    (_,) = command_refused(capsys, ["fit", "--config", config, "--model", path, *words], said)

@@ -7,7 +7,6 @@ from pytorch_lightning.callbacks import Callback
 from tests.ranks import run_ranks
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module, quiet_trainer, weights
-from tests.tiny import write_cola
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.benchmarks.cola_multi import ColaMulti
@@ -37,9 +36,8 @@ class Near(ColaMulti):
 
 
 @pytest.fixture
-def near(tmp_path):
-    path = write_cola(tmp_path / "cola")
-    return Near(str(path), str(path.parent), name="near")
+def near(cola):
+    return cola("near", Near)
 
 
 @pytest.fixture
