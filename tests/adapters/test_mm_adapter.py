@@ -1,12 +1,13 @@
-"""The MM-Adapter against one written from its formula: a pair at a time, without padding."""
+"""The MM-Adapter and MM-Pred against their formulas: a pair at a time, without padding."""
 
 import itertools
 
 import pytest
 import torch
 
-from tests.adapters.fused import LENGTHS, features, moved
+from tests.adapters.fused import LENGTHS, STYLES, features, made, moved
 from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters.mm_pred import MMPred
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import Tokens
 
@@ -64,3 +65,20 @@ def test_it_can_read_the_embeddings_of_words(model_folder):
     assert isinstance(texts, Tokens)
     words = tower.start(tower.words(captions))
     assert texts.trimmed().values.equal(words.trimmed().values)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_mm_pred_is_linear_in_the_outputs_that_mm_adapter_compares(style):
+    head, adapter = made(style, MMPred).eval(), made(style).eval()
+    shared = {n: p for n, p in head.state_dict().items() if not n.startswith("predict")}
+    adapter.load_state_dict(shared, strict=False)
+    outputs = []
+    adapter.score_head = lambda fused, target: outputs.append(fused) or fused[:, 0, 0]
+    image, text = features()
+    adapter(image, text)
+    fused = outputs[0].flatten(1)
+    assert fused.shape == (12, 8 * style.queries)
+    want = fused @ head.predict.weight[0] + head.predict.bias
+    # Chunks go by caption length: captions 2, 0, 1, each with all four images.
+    got = head(image, text).values[:, [2, 0, 1]].T.flatten()
+    torch.testing.assert_close(got, want)

@@ -179,15 +179,6 @@ def test_each_image_and_each_caption_is_encoded_once(images, make, store):
     assert backbone.captions == dict.fromkeys(set(TEXTS), calls)
 
 
-def test_a_store_serves_other_processes(images, tmp_path):
-    backbone, adapter = made(ToyJoint())
-    first = Scorer(backbone, adapter, tmp_path / "store")(images, TEXTS)
-    other, adapter = made(ToyJoint())
-    again = Scorer(other, adapter, tmp_path / "store")(images[::-1], TEXTS)
-    torch.testing.assert_close(again.flip(0), first)
-    assert (other.images, sum(other.captions.values())) == (0, 0)
-
-
 @pytest.mark.parametrize("batch_size", [1, 2, 256])
 def test_a_joint_adapter_scores_the_needed_pairs_only(images, batch_size):
     backbone, adapter = made(ToyJoint())
@@ -310,22 +301,20 @@ def test_a_session_ends(images):
     assert backbone.images == 10
 
 
-def test_another_adapter_reads_the_store_of_a_session(images, tmp_path):
-    backbone, adapter = made(ToyDual("tokens"))
-    with Scorer(backbone, adapter, tmp_path).session(images, TEXTS):
+def test_another_process_with_another_adapter_reads_the_store_of_a_session(images, tmp_path):
+    with Scorer(*made(ToyDual("tokens")), tmp_path).session(images, TEXTS):
         pass
 
     class Other(ToyDual):
         def embed_image(self, image):
             return super().embed_image(image).square()
 
-    other = Other("tokens")
-    other.attach(backbone)
-    score = Scorer(backbone, other, tmp_path)
+    backbone, adapter = made(Other("tokens"))  # as another process has them
+    score = Scorer(backbone, adapter, tmp_path)
     with score.session(images[::-1], TEXTS[::-1]):
         got = score(images[:3], TEXTS)
-    assert backbone.images == 5
-    torch.testing.assert_close(got, naive(backbone, other, images[:3], TEXTS))
+    assert (backbone.images, sum(backbone.captions.values())) == (0, 0)
+    torch.testing.assert_close(got, naive(backbone, adapter, images[:3], TEXTS))
 
 
 def test_what_cannot_be_encoded_fails_the_call_that_needs_it(images, tmp_path, make, store):

@@ -1,9 +1,14 @@
+"""Bars, strips and distributions."""
+
+import re
 from dataclasses import replace
 
 import pytest
 
 from vlmtune.report.charts import Label, chart, charts
-from vlmtune.report.table import Row
+from vlmtune.report.plots import distribution_plot
+from vlmtune.report.strips import MARKERS, strip_plot
+from vlmtune.report.table import COLOURS, Row
 from vlmtune.results.metric_value import MetricValue
 
 
@@ -60,3 +65,54 @@ def test_text_only_marks_are_told_apart():
     lanes = chart([drawn], [Label("", "")], ["model", "n-gram"], [0, 1]).lines[0].lanes
     assert [lane.text_only for lane in lanes] == [False, True]
     assert lanes[1].text.endswith("a tie is wrong")
+
+
+def metric(value, **more):
+    return MetricValue(value, 9, 0.5, value - 0.1, value + 0.1, **more)
+
+
+def group(name, *cells):
+    return Row("b", "1", "strict", f"accuracy/{name}", False, cells)
+
+
+def intervals(svg, colour):
+    """The ends of the intervals of a run, in points."""
+    pattern = rf'<path d="M ([\d.]+) [\d.]+ \nL ([\d.]+) [\d.]+ \n"[^>]*stroke: var\(--{colour}\)'
+    return [tuple(map(float, found)) for found in re.findall(pattern, svg)]
+
+
+def test_each_run_with_a_number_has_an_interval_in_each_strip():
+    rows = [group("a", metric(0.2), metric(0.6)), group("b", metric(0.3), None)]
+    svg = strip_plot(["a", "a long label of words that are many"], rows, (0, 1), "k")
+    (low, high), (lower, _) = intervals(svg, "series-0")
+    ((other, _),) = intervals(svg, "series-1")
+    # Of 100 % a tenth lies between the first run's two values, and four between both runs.
+    tenth = (high - low) / 2
+    assert lower - low == pytest.approx(tenth, abs=0.01)
+    assert other - low == pytest.approx(4 * tenth, abs=0.01)
+    assert len(MARKERS) == COLOURS
+
+
+def test_numbers_without_interval_or_chance_can_be_drawn():
+    svg = strip_plot(["a"], [group("a", MetricValue(0.5, 9))], (0,), "k")
+    assert svg.startswith("<svg")
+    assert intervals(svg, "series-0") == []
+
+
+def strokes(svg, colour):
+    """Corners of each line of a colour."""
+    pattern = rf'<path d="([^"]+)"[^>]*stroke: var\(--{colour}\)'
+    return [len(re.findall(r"[ML]", path)) for path in re.findall(pattern, svg)]
+
+
+def test_a_curve_for_each_run_that_has_the_series():
+    values = [[float(i % 7) for i in range(50)], None, [0.5] * 3]
+    svg = distribution_plot(values, (0, 1, 2), "a")
+    assert max(strokes(svg, "series-0")) > 20
+    assert strokes(svg, "series-1") == []
+    assert len(re.findall(r"var\(--series-2\)", svg)) >= 1
+
+
+@pytest.mark.parametrize("values", [[0.0], [1.0] * 40, [1e-9, 2e-9] * 10, [-1e6, 1e6] * 10])
+def test_degenerate_distributions_can_be_drawn(values):
+    assert distribution_plot([values], (0,), "a").startswith("<svg")

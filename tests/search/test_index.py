@@ -238,12 +238,6 @@ def test_tokens_of_different_lengths_come_back(tmp_path):
     assert torch.equal(found.pooled, pooled[[1, 0, 1]])
 
 
-def test_no_image_is_read_to_answer(joint, photos, tmp_path):
-    build_index([photos], joint, tmp_path / "index", "joint")
-    shutil.rmtree(photos)
-    assert len(opened(tmp_path / "index", joint).search("red", 3)) == 3
-
-
 def test_files_with_one_content_are_all_found(dual, tmp_path, encoded):
     halves("red", "blue", 1).save(tmp_path / "a.png")
     for name in ("b.png", "c.png"):
@@ -254,7 +248,7 @@ def test_files_with_one_content_are_all_found(dual, tmp_path, encoded):
     assert encoded == [1]
 
 
-def test_an_index_opens_by_the_name_of_its_model(
+def test_an_index_opens_by_the_name_of_its_model_and_reads_no_image(
     model_folder, photos, tmp_path, monkeypatch, joint
 ):
     save_export(tmp_path / "export", joint.backbone, joint.adapter, provenance={})
@@ -262,6 +256,7 @@ def test_an_index_opens_by_the_name_of_its_model(
     build_index(["my photos"], joint, "index", "export")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
+    shutil.rmtree(photos)
     index = Index.open("../index", device="cpu")
     assert index.search("red", 3) == opened(tmp_path / "index", joint).search("red", 3)
 
@@ -463,13 +458,10 @@ def test_what_cannot_be_searched_is_refused(joint, whole, tmp_path):
         opened(tmp_path, joint)
 
 
-def test_a_backbone_without_embeddings_is_refused(tmp_path):
+def test_without_embeddings_or_faiss_there_is_one_line(joint, whole, tmp_path, monkeypatch):
     backbone = Vilt(str(hf_models.write_vilt(tmp_path / "vilt")))
     with refused("expected a model with embeddings to search by, got Matching on Vilt"):
         IndexEncoder(Model(backbone, attached(Matching(), backbone)))
-
-
-def test_without_faiss_there_is_one_line(joint, whole, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with refused(r"expected the package faiss .* pip install 'vlmtune\[search\]'"):
         opened(whole, joint)

@@ -9,18 +9,15 @@ import torch
 import yaml
 from jsonargparse._parameter_resolvers import get_signature_parameters as get_parameters
 
-from tests.refusals import command_refused, refused
+from tests.refusals import command_refused
 from tests.runs import QUIET, fit, weights
 from tests.test_configs import Parsed
 from tests.tiny import fit_config
 from vlmtune.adapters.base import Adapter
-from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.main import main
 from vlmtune.config import instantiate
 from vlmtune.objectives.base import Objective
-from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.pairs.all_pairs import AllPairs
 from vlmtune.training.methods import (
     EqSimModule,
@@ -94,17 +91,6 @@ def test_the_learning_rate_over_flava_is_colas(model_folder):
     module = MMAdapterModule(Flava(str(model_folder)))
     settings = module.make_optimizer([torch.nn.Parameter(torch.ones(1))]).defaults
     assert settings.items() >= wanted.items()
-
-
-def test_parts_that_are_given_are_used(backbone):
-    adapter, loss = MMAdapter(heads=2), InfoNCE()
-    module = MMAdapterModule(backbone, adapter, [loss], AllPairs(), seed=3)
-    assert module.adapter is adapter
-    assert list(module.objectives) == [loss]
-    assert isinstance(module.pairs, AllPairs)
-    assert module.seed == 3
-    with refused("at least one objective"):
-        LinearProbeModule(backbone, LinearProbe(), [])
 
 
 # -- chosen by `vlmtune fit` ------------------------------------------------------------------

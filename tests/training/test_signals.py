@@ -98,7 +98,7 @@ def slurm(monkeypatch, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*srun.*")
-def test_sigusr1_requeues_a_job_of_slurm_which_then_resumes(
+def test_a_signal_to_a_job_of_slurm_writes_what_it_resumes_from_and_sigusr1_requeues_it(
     model_folder, shards, tmp_path, handlers, slurm
 ):
     with pytest.raises(Stopped) as stopped:
@@ -109,15 +109,11 @@ def test_sigusr1_requeues_a_job_of_slurm_which_then_resumes(
     assert (tmp_path / "hpc_ckpt_1.ckpt").is_file()
     _, watch = fit(module(model_folder), shards, tmp_path)  # no checkpoint is named
     assert len(watch.losses) == 3
-
-
-@pytest.mark.filterwarnings("ignore:.*srun.*")
-def test_sigterm_in_a_job_of_slurm_writes_what_the_job_resumes_from(
-    model_folder, shards, tmp_path, handlers, slurm
-):
+    # SIGTERM writes the same and requeues nothing.
+    slurm.unlink()
     with pytest.raises(Stopped) as stopped:
-        fit(module(model_folder), shards, tmp_path, callbacks=(Send(signal.SIGTERM),))
-    assert (stopped.value.code, stopped.value.path) == (143, tmp_path / "hpc_ckpt_1.ckpt")
+        fit(module(model_folder), shards, tmp_path / "2", callbacks=(Send(signal.SIGTERM),))
+    assert (stopped.value.code, stopped.value.path) == (143, tmp_path / "2/hpc_ckpt_1.ckpt")
     assert not slurm.exists()
 
 

@@ -1,11 +1,14 @@
+"""BLIP-2 with both of its scores, and BLIP."""
+
 import pytest
 import torch
 
-from tests.backbones.hf_models import TEXTS, write_blip2
+from tests.backbones.hf_models import TEXTS, write_blip, write_blip2
 from tests.backbones.libraries import blip2_matches, blip2_scores
 from tests.contracts.test_backbones import matches, pixels_for
 from tests.refusals import refused
 from vlmtune.adapters.matching import Matching
+from vlmtune.backbones.hf.blip import Blip
 from vlmtune.backbones.hf.blip2 import Blip2
 
 
@@ -71,3 +74,15 @@ def test_there_is_nothing_to_train_in_contrastive_scores(itc):
     Matching(0).attach(itc)
     with refused("at most 0 blocks for `blocks`, which is all, got 1"):
         Matching(1).attach(itc)
+
+
+def test_words_alone_have_no_use_for_cross_attention(tmp_path):
+    backbone = Blip(str(write_blip(tmp_path)))
+    tower, fusion = backbone.text_tower, backbone.fusion
+    of_tower = {id(p) for block in tower.blocks for p in block.parameters()}
+    of_fusion = {id(p) for block in fusion.blocks for p in block.parameters()}
+    names = dict(backbone.model.named_parameters())
+    crossing = {id(p) for name, p in names.items() if "crossattention" in name}
+    assert crossing
+    assert of_tower | crossing == of_fusion
+    assert not of_tower & crossing
