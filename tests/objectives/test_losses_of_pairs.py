@@ -14,6 +14,7 @@ from tests.scored import (
     softmax,
 )
 from vlmtune.objectives.distillation import Distillation
+from vlmtune.objectives.hard_negative import HardNegative
 from vlmtune.objectives.itm import ITM
 from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.objectives.sigmoid import Sigmoid
@@ -74,7 +75,7 @@ def test_an_own_caption_that_was_drawn_is_no_negative():
     assert loss.item() == pytest.approx(math.log(2))
 
 
-def cost(score, true):
+def pair_cost(score, true):
     probability = 1 / (1 + math.exp(-score))
     return -math.log(probability if true else 1 - probability)
 
@@ -82,7 +83,7 @@ def cost(score, true):
 def naive_bce(values, computed, truth, balanced):
     costs = {True: [], False: []}
     for i, j in computed.nonzero().tolist():
-        costs[bool(truth[i, j])].append(cost(values[i, j].item(), bool(truth[i, j])))
+        costs[bool(truth[i, j])].append(pair_cost(values[i, j].item(), bool(truth[i, j])))
     if balanced:
         means = [sum(kind) / len(kind) for kind in costs.values() if kind]
         return sum(means) / len(means)
@@ -138,3 +139,56 @@ def test_distillation_equals_the_double_loop(seed, temperature):
     )
     got = Distillation(temperature=temperature)(scores, targets)
     assert got.item() == pytest.approx(want / 2, abs=1e-12)
+
+
+def cost(x):
+    return math.log1p(math.exp(x))
+
+
+def naive_side(values, computed, truth, relative):
+    """Mean over rows with a true entry of the expected cost of a drawn false entry."""
+    rows = []
+    for i in range(len(values)):
+        scored = [j for j in range(values.shape[1]) if computed[i, j]]
+        true = [values[i, j].item() for j in scored if truth[i, j]]
+        false = [values[i, j].item() for j in scored if not truth[i, j]]
+        if not true:
+            continue
+        zeros = true if relative else [0.0]
+        drawn = list(zip(softmax(false), false, strict=True))
+        rows.append(sum(p * cost(s - zero) for zero in zeros for p, s in drawn) / len(zeros))
+    return sum(rows) / len(rows) if rows else 0.0
+
+
+def naive_positives(values, computed, truth):
+    rows = []
+    for row, counted in zip(values, computed & truth, strict=True):
+        if counted.any():
+            rows.append(sum(cost(-s) for s in row[counted].tolist()) / int(counted.sum()))
+    return sum(rows) / len(rows) if rows else 0.0
+
+
+def naive_hard(values, computed, truth, relative):
+    sides = naive_side(values, computed, truth, relative)
+    sides += naive_side(values.T, computed.T, truth.T, relative)
+    return sides / 2 if relative else (naive_positives(values, computed, truth) + sides) / 3
+
+
+@pytest.mark.parametrize("relative", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_hard_negative_equals_the_double_loop(seed, relative):
+    values, computed, targets = random_values(seed), random_computed(seed), random_targets(seed)
+    got = HardNegative(relative=relative)(Scores(values, computed), targets)
+    want = naive_hard(values, computed, targets.truth, relative)
+    assert got.item() == pytest.approx(want, abs=1e-12)
+
+
+def test_the_choice_of_negatives_has_no_gradient():
+    values = random_values(4, (4, 4)).requires_grad_()
+    eye = torch.eye(4, dtype=torch.bool)
+    HardNegative()(Scores.full(values), same(eye)).backward()
+    s = values.detach()
+    by_row = s.masked_fill(eye, -torch.inf).softmax(dim=1)
+    by_column = s.masked_fill(eye, -torch.inf).softmax(dim=0)
+    want = ((by_row + by_column) * s.sigmoid() - eye * (-s).sigmoid()) / 12
+    torch.testing.assert_close(values.grad, want)
