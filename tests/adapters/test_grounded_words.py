@@ -64,7 +64,6 @@ def convolved(patches, layer):
 
 
 def meaning(backbone, word):
-    """The normalised embedding of a word alone."""
     return normalize(backbone.encode_text([word], FeatureSpec("pooled")).values[0], dim=0)
 
 

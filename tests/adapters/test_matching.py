@@ -65,7 +65,6 @@ def features(backbone, adapter):
 
 
 def expected(backbone):
-    """Every pair by itself."""
     fusion, adapter = backbone.fusion, Matching()
     adapter.attach(backbone)
     image, text = features(backbone, adapter)

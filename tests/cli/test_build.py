@@ -24,7 +24,6 @@ GRAPHS = [
 
 
 def options(corpus: str, overrides: list[str] | None = None) -> argparse.Namespace:
-    """The options of `vlmtune build CORPUS --out out`."""
     given = {"config": None, "workers": 1, "part": None, "max_left_out": 0.02, "out": Path("out")}
     return argparse.Namespace(corpus=corpus, overrides=overrides or [], **given)
 

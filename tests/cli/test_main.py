@@ -52,8 +52,6 @@ class WithoutWandb(CSVLogger):
 
 
 class Uploading(CSVLogger):
-    """A logger that takes credentials."""
-
     def __init__(self, save_dir: str, api_key: str, uri: str) -> None:
         super().__init__(save_dir, name="csv")
 
@@ -788,7 +786,6 @@ class Cubes(ShardBuilder):
 
 @pytest.fixture
 def cubes(tmp_path, monkeypatch):
-    """YAML of a builder of `count` records."""
     (tmp_path / "cubes_for_test.py").write_text(CUBES)
     monkeypatch.syspath_prepend(tmp_path)
     Image.new("RGB", (4, 4)).save("a.png")

@@ -27,7 +27,6 @@ def run(capsys, *words):
 
 
 def rows(output: str) -> list[tuple[str, float]]:
-    """Files and scores of the tables of a search."""
     found = re.findall(r"^\| (.+?) +\| +(-?[\d.]+) \|$", output, re.MULTILINE)
     return [(name, float(score)) for name, score in found]
 

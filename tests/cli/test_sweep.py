@@ -65,7 +65,6 @@ def words(sweep: dict, seed: int = 0) -> list[str]:
 
 
 def expanded(sweep: dict, values: dict) -> list[str]:
-    """The command of the trial that has these values."""
     # Imported here: it takes seconds, which each process would take that collects tests.
     from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
@@ -240,7 +239,6 @@ def test_a_trial_trains_and_is_logged_without_a_network(
 
 
 def runs_of(folder: Path) -> set[str]:
-    """The ids of the W&B runs in a folder."""
     # offline-run-<time>-<id>, and -1 behind it if a run of this id began in the same second.
     return {run.name.split("-")[3] for run in folder.glob("wandb/wandb/offline-run-*")}
 

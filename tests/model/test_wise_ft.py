@@ -44,8 +44,6 @@ TEXTS = ["red cube", "a blue sphere left of the red cube", "dog", "a green metal
 
 @dataclass
 class Made:
-    """An adapter on a backbone, with something to score."""
-
     backbone: Backbone
     adapter: Adapter
 
@@ -65,7 +63,6 @@ class Made:
 
 
 def trained(folder, adapter, family=OpenClip):
-    """A model that three steps have changed."""
     backbone = family(str(folder))
     torch.manual_seed(3)
     try:

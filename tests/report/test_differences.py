@@ -23,8 +23,6 @@ NEW = (1.0,) * 10 + (0.0, 1.0, 1.0, 1.0)
 
 @pytest.fixture
 def against(make_run):
-    """Compares a second result with a first one."""
-
     def made(old, new):
         runs = [
             replace(make_run(name), results=() if one is None else (one,))

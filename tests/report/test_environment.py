@@ -25,7 +25,6 @@ def test_the_command_is_recorded_without_credentials(monkeypatch):
 
 @pytest.fixture
 def git(tmp_path):
-    """Runs git in a new repository."""
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
 

@@ -74,7 +74,6 @@ def whole(joint, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def copied(whole, tmp_path) -> Path:
-    """A copy of it that may be damaged."""
     return shutil.copytree(whole, tmp_path / "index")
 
 

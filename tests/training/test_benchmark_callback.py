@@ -44,8 +44,6 @@ def made(model_folder):
 
 @pytest.fixture
 def train(model_folder, shards, tmp_path):
-    """Returns a function that trains a module, or a new probe, under callbacks."""
-
     def train(*callbacks, made=None, steps=6, folder=tmp_path, **options):
         return fit(made or probe(model_folder), shards, folder, steps, callbacks, **options)
 
@@ -54,7 +52,6 @@ def train(model_folder, shards, tmp_path):
 
 @pytest.fixture
 def saved(tmp_path):
-    """Returns a function that reads the report of a run."""
     return lambda folder=tmp_path: RunReport.load(folder / "report.json")
 
 
@@ -186,8 +183,6 @@ def test_loggers_see_every_number_at_its_step(train, tmp_path, cola):
 
 
 class FakeWandb(WandbLogger):
-    """A logger of Weights & Biases whose run is a list."""
-
     def __init__(self):
         super().__init__(offline=True)
         self.logged = []

@@ -162,8 +162,6 @@ def test_a_checkpoint_without_an_average_starts_one(model_folder, shards, tmp_pa
 
 @pytest.fixture
 def measured(monkeypatch):
-    """Returns a function that makes a list of the weights of a module at each evaluation."""
-
     def note(one):
         run, states = ColaMulti.run, []
 

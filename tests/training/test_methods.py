@@ -99,7 +99,6 @@ MODULES = sorted((ROOT / "configs/plugins/modules").glob("*.yaml"))
 
 
 def named(path):
-    """The class that a config of a module names."""
     return locate(yaml.safe_load(path.read_text())["class_path"])
 
 

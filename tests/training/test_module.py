@@ -150,7 +150,6 @@ def saved(model_folder, shards, tmp_path):
 
 
 def stopped(made, shards, folder, **options):
-    """What a run says that must stop."""
     with refused() as error:
         fit(made, shards, folder, **options)
     return str(error.value)
@@ -195,8 +194,6 @@ def test_a_checkpoint_of_another_optimizer_is_an_error(
 
 
 class CountsCalls(Objective):
-    """A loss that knows how often it was asked."""
-
     def __init__(self) -> None:
         super().__init__()
         self.calls = 0
@@ -221,8 +218,6 @@ class Steep(CountsCalls):
 
 
 class Batch(Callback):
-    """Keeps the last batch."""
-
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
         self.batch = batch
 

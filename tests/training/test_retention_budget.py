@@ -42,14 +42,11 @@ def near(cola):
 
 @pytest.fixture
 def said(caplog):
-    """Returns a function for the lines that the run has logged."""
     return lambda: [r.message for r in caplog.records if r.name == "vlmtune"]
 
 
 @pytest.fixture
 def run(model_folder, shards, tmp_path, near):
-    """Runs six steps; returns the module, the callback and the trainer."""
-
     def made(
         action: Action = "warn", max_drop=DROP, callbacks=(), every=2, adapter=None, **options
     ):
@@ -110,8 +107,6 @@ def test_it_stops_and_keeps_the_last_weights_within_the_budget(run, tmp_path, mo
 
 
 class Kept(Callback):
-    """Keeps the weights of one step."""
-
     def __init__(self, step):
         self.step = step
         self.weights = {}

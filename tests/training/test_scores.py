@@ -24,7 +24,6 @@ def share(scores):
 
 
 def own_scores(backbone):
-    """The backbone's own scores, from scratch."""
     with torch.no_grad():
         image = backbone.encode_image(BATCH.pixels, FeatureSpec("pooled")).values
         text = backbone.encode_text(BATCH.texts, FeatureSpec("pooled")).values

@@ -16,7 +16,6 @@ pytestmark = QUIET
 
 @pytest.fixture
 def export(model_folder, tmp_path):
-    """A trained model that changed an adapter's weights and weights of its backbone."""
     backbone = OpenClip(str(model_folder))
     adapter = LastBlocks(1, 1)
     adapter.attach(backbone)

@@ -29,7 +29,6 @@ class Grabbed(Exception):
 
 @pytest.fixture(scope="module")
 def batch(model_folder, shards, tmp_path_factory):
-    """The first batch of a training."""
     made, batches = module(model_folder), []
 
     def step(batch, batch_idx):  # Lightning knows arguments by their names

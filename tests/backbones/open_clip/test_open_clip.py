@@ -407,8 +407,6 @@ def test_damaged_folders_are_told_in_one_line(folder):
 
 
 class Stub:
-    """A tokenizer of the hub that always gives the same ids."""
-
     def __init__(self, row, eos=None, sep=None, pad=0, special=()):
         ids = {"eos_token_id": eos, "sep_token_id": sep, "pad_token_id": pad}
         self.tokenizer = types.SimpleNamespace(**ids, all_special_ids=list(special))
