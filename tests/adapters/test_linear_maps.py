@@ -90,15 +90,12 @@ def test_the_formula_of_a_bottleneck():
             near(row, ratio * second @ (first @ f).clamp_min(0) + (1 - ratio) * f)
 
 
-def test_a_ratio_of_0_leaves_a_side_alone():
+def test_a_bottleneck_with_a_ratio_of_0_leaves_a_side_alone():
     adapter, model = attached(Bottleneck())
     fit(adapter, model)
     image, text = embedded(adapter, model)
     assert text.equal(plain(model)[1])
     assert not torch.allclose(image, 0.8 * plain(model)[0], atol=1e-4)
-
-
-def test_parameters_of_a_bottleneck_on_vit_b_32():
     adapter = Bottleneck()
     adapter.attach(Widths())
     assert sum(p.numel() for p in adapter.parameters() if p.requires_grad) == 2 * 512 * 128

@@ -80,12 +80,15 @@ def test_any_objective_can_be_reached(parsed):
     assert names(objectives) == ["PairBCE", "InfoNCE", "EqSim"]
 
 
-def test_stems(parsed):
+def test_stems_and_folders(parsed):
     words = ("--model.adapter", "lora", "--model.pairs=hard_pairs", "--model.backbone", "flava")
     model = parsed(*words, "--model.objectives", "[info_nce, eqsim]")["model"]
     assert names([model["adapter"], model["pairs"]]) == ["LoRA", "HardPairs"]
     assert names([model["backbone"], *model["objectives"]]) == ["Flava", "InfoNCE", "EqSim"]
     assert parsed("--model.pairs", "null")["model"]["pairs"] is None
+    for words in (["data/mine"], ["[data/mine]"], ['[{"path": "data/mine"}]']):
+        (only,) = parsed("--data.train", *words)["data"]["train"]
+        assert only.get("init_args", only)["path"] == "data/mine"
 
 
 def test_a_backbone_goes_by_the_name_of_a_model(parsed, tmp_path, model_folder, hub, monkeypatch):
@@ -116,12 +119,6 @@ def test_a_backbone_goes_by_the_name_of_a_model(parsed, tmp_path, model_folder, 
 )
 def test_one_objective_is_a_list_of_one(parsed, one):
     assert names(parsed("--model.objectives", one)["model"]["objectives"]) == ["InfoNCE"]
-
-
-def test_training_sets_go_by_their_folders(parsed):
-    for words in (["data/mine"], ["[data/mine]"], ['[{"path": "data/mine"}]']):
-        (only,) = parsed("--data.train", *words)["data"]["train"]
-        assert only.get("init_args", only)["path"] == "data/mine"
 
 
 def test_a_method_goes_by_its_stem(parsed, tmp_path):

@@ -336,11 +336,18 @@ def test_sizes_that_no_memory_holds_are_one_line(tmp_path, model_folder):
             load(tmp_path / "mine")
 
 
-def test_a_pickle_in_place_of_the_weights_is_never_read(exported, capsys):
+def test_a_pickle_is_never_read_and_a_header_that_claims_too_much_is_one_line(exported, capsys):
     torch.save({"adapter.x": Bomb()}, exported / "adapter.safetensors")
     with refused("expected the weights"):
         load(exported)
     assert "unpickled" not in capsys.readouterr().out
+    claim = {"adapter.x": {"dtype": "F32", "shape": [2**50], "data_offsets": [0, 2**52]}}
+    header = json.dumps(claim).encode()
+    for length in (len(header), 2**62):
+        weights = length.to_bytes(8, "little") + header
+        (exported / "adapter.safetensors").write_bytes(weights)
+        with refused("expected the weights"):
+            load(exported)
 
 
 @pytest.mark.parametrize("model", ["../../../etc", "/etc", "local-dir:../..", "~/x"])
@@ -526,13 +533,3 @@ def test_resolve_finds_every_kind(exported, tmp_path, model_folder, pictures, pa
         plain.write_text(text)
         with refused(message):
             load(str(plain))
-
-
-def test_a_header_that_claims_too_much_is_one_line(exported):
-    claim = {"adapter.x": {"dtype": "F32", "shape": [2**50], "data_offsets": [0, 2**52]}}
-    header = json.dumps(claim).encode()
-    for length in (len(header), 2**62):
-        weights = length.to_bytes(8, "little") + header
-        (exported / "adapter.safetensors").write_bytes(weights)
-        with refused("expected the weights"):
-            load(exported)

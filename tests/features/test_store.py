@@ -304,15 +304,11 @@ def test_a_foreign_folder_beside_stores_is_not_copied_from(tmp_path, text):
     assert encoded == [(["a"], BLOCKS[0][1])]
 
 
-def test_it_travels_as_its_path(tmp_path):
+def test_it_travels_as_its_path_and_a_batch_does_not_reach_it(tmp_path):
     store = open_or_build_store(tmp_path, key(), produce, 5)
     data = pickle.dumps(store)
     assert len(data) < 1000
     assert pickle.loads(data).features(["b"]).values.equal(store.features(["b"]).values)
-
-
-def test_writing_into_a_batch_does_not_reach_the_store(tmp_path):
-    store = open_or_build_store(tmp_path, key(), produce, 5)
     store.features(["a"]).values.fill_(9)
     store._pieces[0][0].fill_(9)
     assert FeatureStore(store.folder).features(["b"]).values.equal(BLOCKS[0][1].values[1:2])

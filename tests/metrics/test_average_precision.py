@@ -50,10 +50,13 @@ def test_six_by_four_toy():
     assert (result.no_positives, result.empty_pool, result.none_in_pool) == (1, 0, 0)
 
 
-def test_large_logits_do_not_collapse():
+def test_large_logits_do_not_collapse_and_constants_give_the_prevalence():
     labels = torch.tensor([False, True, False, True])
     assert average_precision(torch.tensor([20.0, 21.0, 22.0, 23.0]), labels) == pytest.approx(5 / 6)
     assert average_precision(torch.tensor([-9.0, -8.0, -7.0, -6.0]), labels) == pytest.approx(5 / 6)
+    positives = torch.tensor([True, False, False, False])
+    assert average_precision(torch.zeros(4), positives) == 0.25
+    assert average_precision(torch.zeros(4), positives.flip(0)) == 0.25
 
 
 def test_agrees_with_naive_under_ties():
@@ -64,12 +67,6 @@ def test_agrees_with_naive_under_ties():
         if positives.any():
             expected = naive_ap(scores.tolist(), positives.tolist())
             assert average_precision(scores, positives) == pytest.approx(expected, abs=1e-12)
-
-
-def test_constant_scorer_gets_the_prevalence_and_order_is_irrelevant():
-    positives = torch.tensor([True, False, False, False])
-    assert average_precision(torch.zeros(4), positives) == 0.25
-    assert average_precision(torch.zeros(4), positives.flip(0)) == 0.25
 
 
 @pytest.mark.parametrize(("positives", "n"), [(1, 1), (1, 4), (2, 5), (3, 5), (5, 5)])

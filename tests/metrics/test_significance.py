@@ -101,7 +101,7 @@ def test_other_outcomes_are_students():
     assert one.difference == 0.5
 
 
-def test_equal_models_show_nothing():
+def test_equal_models_show_nothing_and_nan_raises():
     same = torch.tensor([1.0, 0.0, 0.5, 0.25])
     result = paired_difference(same, same)
     assert (result.difference, result.low, result.high, result.p) == (0.0, 0.0, 0.0, 1.0)
@@ -110,9 +110,6 @@ def test_equal_models_show_nothing():
     expected = scipy.stats.binomtest(0, 4).proportion_ci(method="wilson").high
     assert (bounded.low, bounded.high) == pytest.approx((-expected, expected))
     assert bounded.p == 1.0
-
-
-def test_items_that_cannot_be_compared_raise():
     for values in (torch.zeros(0), torch.tensor([0.0, torch.nan])):
         with refused("finite values"):
             paired_difference(values, torch.zeros(len(values)))

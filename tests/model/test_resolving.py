@@ -48,7 +48,7 @@ def test_a_folder_or_a_hub_id_is_loaded_by_its_type(stem, tmp_path, hub, picture
     assert again.equal(scores)
 
 
-def test_the_folder_of_a_run_gets_advice(tmp_path):
+def test_the_folder_of_a_run_and_a_foreign_checkpoint_get_advice(tmp_path):
     last = tmp_path / "run" / "checkpoints" / "last.ckpt"
     last.parent.mkdir(parents=True)
     last.touch()
@@ -56,6 +56,9 @@ def test_the_folder_of_a_run_gets_advice(tmp_path):
         vlmtune.load(tmp_path / "run")
     with refused(r"name a file such as checkpoints/last\.ckpt in the folder of a run"):
         check_checkpoint(tmp_path / "run")
+    torch.save({"state_dict": {}}, tmp_path / "epoch_1.ckpt")
+    with refused("got nothing at vlmtune: .* --model FILE --architecture NAME"):
+        vlmtune.load(tmp_path / "epoch_1.ckpt")
 
 
 def test_a_type_that_is_not_supported(tmp_path, hub, capsys):
@@ -208,12 +211,6 @@ def test_an_export_on_a_weights_file_loads_from_another_directory(
     torch.save({name: value + 1 for name, value in tiny_vl.items()}, "other.pt")
     with refused("got other weights or preprocessing"):
         vlmtune.load(tmp_path / "mine", "other.pt")
-
-
-def test_a_checkpoint_of_another_program_gets_advice(tmp_path):
-    torch.save({"state_dict": {}}, tmp_path / "epoch_1.ckpt")
-    with refused("got nothing at vlmtune: .* --model FILE --architecture NAME"):
-        vlmtune.load(tmp_path / "epoch_1.ckpt")
 
 
 def test_a_shipped_export_is_found_from_any_folder(tmp_path, monkeypatch):

@@ -80,14 +80,11 @@ def test_the_pooled_score_has_the_gradient_of_the_pooled_vector():
     torch.testing.assert_close(ours, theirs)
 
 
-def test_a_batch_without_a_phrase_has_the_loss_of_its_captions():
+def test_a_batch_without_a_phrase_has_the_loss_of_its_captions_and_what_it_needs():
     scores, targets = given(0), random_targets(0, (N, M))
     nothing = torch.zeros(N, 0)
     none = PhraseScores(nothing, nothing > 0, scores.phrases.text[:0], nothing > 0)
     empty = Scores(scores.values, scores.computed, scores.embedded, phrases=none)
     assert C2LIP()(empty, targets) == Sigmoid()(empty, targets)
-
-
-def test_what_it_needs():
     assert C2LIP().needs == {"embedded", "tokens", "phrases"}
     assert C2LIP(pooling_weight=0.0).needs == {"embedded", "phrases"}

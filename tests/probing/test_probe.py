@@ -146,13 +146,10 @@ def test_the_learning_rate_falls_to_zero_and_dropout_is_off_afterwards(monkeypat
     assert torch.equal(probe(train)[SEMANTIC], probe(train)[SEMANTIC])
 
 
-def test_a_constant_dimension_is_no_fault():
+def test_a_constant_dimension_is_no_fault_and_nan_is_one():
     features = torch.ones(8, 3)
     probe = Probe(ProbeSpec(0, (SEMANTIC,)), features, {SEMANTIC: 2})
     assert bool(torch.isfinite(probe(features)[SEMANTIC]).all())
-
-
-def test_mistakes_are_named():
     train, targets = clouds()
     train[3, 0] = float("nan")
     with pytest.raises(UserError, match="expected a finite loss"):

@@ -58,12 +58,6 @@ def test_hue_saturation_and_lightness_change_as_stated(ours, change):
     assert np.abs(values(ours(image)) - by_colorsys(image, change)).max() <= 1.01
 
 
-def test_hsl_is_read_as_rgb():
-    pixels = {"white": (0, 0, 255), "black": (0, 0, 0), "blue": (170, 255, 128)}
-    for colour, expected in pixels.items():
-        assert colours.hsl_as_rgb(plain(colour)).getpixel((0, 0)) == expected
-
-
 def test_values_are_mapped_one_by_one():
     ramp = Image.fromarray(np.arange(256, dtype=np.uint8)[None, :, None].repeat(3, axis=2))
     row = np.arange(256)
@@ -72,9 +66,9 @@ def test_values_are_mapped_one_by_one():
     assert (values(colours.invert(ramp))[0, :, 1] == 255 - row).all()
     assert (values(colours.posterize(ramp, 2))[0, :, 2] == row // 64 * 64).all()
     assert (values(colours.identity(ramp)) == values(ramp)).all()
-
-
-def test_grey_has_no_colour():
+    pixels = {"white": (0, 0, 255), "black": (0, 0, 0), "blue": (170, 255, 128)}
+    for colour, expected in pixels.items():
+        assert colours.hsl_as_rgb(plain(colour)).getpixel((0, 0)) == expected
     grey = values(colours.grayscale(plain((200, 100, 50))))
     assert (grey == round(0.299 * 200 + 0.587 * 100 + 0.114 * 50)).all()
 
@@ -163,7 +157,7 @@ def test_lines_go_both_ways(axis):
         assert (shifted[:, line] == np.roll(before[:, line], way, axis=0)).all()
 
 
-def test_gaussian_noise_has_its_standard_deviation():
+def test_noise_has_its_standard_deviation_or_its_shares():
     image = plain((128, 128, 128), 200, 200)
     for sigma in (0.05, 0.1):
         change = values(noise.gaussian_noise(image, sigma, 1)) - 128
@@ -171,9 +165,6 @@ def test_gaussian_noise_has_its_standard_deviation():
         assert abs(change.mean()) < 0.5
     one, same, other = (noise.gaussian_noise(image, 0.1, seed).tobytes() for seed in (1, 1, 2))
     assert one == same != other
-
-
-def test_impulses_are_half_white_and_half_black():
     image = plain((9, 99, 199), 50, 40)
     counts = {c: n for n, c in noise.impulse_noise(image, 0.3, 5).getcolors()}
     assert counts == {(9, 99, 199): 1400, (255, 255, 255): 300, (0, 0, 0): 300}

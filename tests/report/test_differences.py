@@ -33,7 +33,7 @@ def against(make_run):
     return made
 
 
-def test_items_are_compared_one_by_one(against):
+def test_items_are_compared_one_by_one_and_chance_alone_is_no_difference(against):
     (comparison,) = against(result(OLD), result(NEW))
     assert (comparison.run, comparison.change, comparison.reason) == (1, pytest.approx(9 / 14), "")
     assert (comparison.paired.won, comparison.paired.lost, comparison.paired.n) == (10, 1, 14)
@@ -41,9 +41,6 @@ def test_items_are_compared_one_by_one(against):
     assert (comparison.direction, comparison.verdict) == ("better", "better")
     (comparison,) = against(result(NEW), result(OLD))
     assert (comparison.direction, comparison.verdict) == ("worse", "worse")
-
-
-def test_chance_alone_is_no_difference(against):
     (comparison,) = against(result((1.0, 0.0, 1.0)), result((1.0, 1.0, 0.0)))
     assert (comparison.direction, comparison.verdict) == ("", "not significant")
     (comparison,) = against(result((1.0, 0.0, 1.0)), result((1.0, 0.0, 0.0)))

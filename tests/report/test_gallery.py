@@ -31,15 +31,12 @@ def shown(runs):
     return [[example["query"] for example in group["examples"]] for group in groups]
 
 
-def test_all_are_shown_if_they_fit(run_of):
+def test_all_are_shown_if_they_fit_and_else_cut_right_and_wrong_in_turns(run_of, monkeypatch):
     runs = [run_of("a", [True] * 3 + [False] * 3), run_of("b", [])]
     assert shown(runs) == [["0", "1", "2", "3", "4", "5"]]
     (group,) = Gallery(runs).of("cola_multi", "1", "strict")
     assert (group["right"], group["left_out"], group["many"]) == (3, 0, False)
     assert Gallery(runs).of("cola_multi", "1", "reference") == []
-
-
-def test_many_pictures_are_cut_right_and_wrong_in_turns(run_of, monkeypatch):
     monkeypatch.setattr(gallery, "PICTURES", 14)
     runs = [run_of("a", [True] * 9 + [False] * 9), run_of("b", [True, True])]
     # b holds 4 of the 14 pictures; the other 10 are 5 of a's examples.

@@ -230,15 +230,12 @@ def test_text_only_rows_and_repeated_captions_are_caveats(rich):
     assert len(page.classes("flag")) == 3 + 3 * 3  # three flagged scores, three caveats on each
 
 
-def test_many_benchmarks_have_a_contents(make_run):
+def test_many_benchmarks_have_a_contents_and_primary_metrics_curves(make_run):
     run = make_run("a")
     many = [replace(run.results[0], benchmark=f"b{i}", examples=()) for i in range(5)]
     page = Page(to_html([replace(run, results=tuple(many))]))
     assert [a["href"] for tag, a in page.tags if tag == "a"] == [f"#part{i}" for i in range(1, 6)]
     assert not any(tag == "a" for tag, _ in Page(to_html([run])).tags)
-
-
-def test_only_primary_metrics_have_curves(make_run):
     steps = ((0, 0.1), (10, 0.2))
     names = ("cola_single/map", "cola_single/mean_rank_true", "train/loss")
     page = Page(to_html([make_run("a", curves=dict.fromkeys(names, steps))]))
@@ -314,14 +311,11 @@ def test_the_gallery_marks_right_captions_which_are_not_taken_for_right_items(ru
     assert note in Page(to_html([replace(first, results=(paired,))])).flat()
 
 
-def test_images_that_are_gone_leave_a_note(runs, tmp_path):
+def test_pages_of_images_that_are_gone_or_of_no_results(runs, tmp_path, make_run):
     (tmp_path / "0.png").unlink()
     (tmp_path / "1.png").write_text("no image")
     text = to_html(runs)
     assert "<img" not in text
     assert "0.png not found" in text
-
-
-def test_runs_without_results_or_with_one_point(make_run):
     Page(to_html([replace(make_run("a"), results=(), curves={})]))
     Page(to_html([make_run("a", curves={"loss": ((0, 1.0),), "nothing": ((0, None),)})]))

@@ -76,14 +76,11 @@ def test_other_items_stand_apart(mine, theirs, known):
     assert len(set(result.clusters)) == 1  # all of one image
 
 
-def test_graded_outcomes_have_no_accuracy():
+def test_graded_outcomes_have_no_accuracy_and_items_different_ids():
     run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((0.5, 0.25))}, [], {})
     assert run.results[0].metrics["outcome"].value == 0.375
     run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((0.5, -0.25))}, [], {})
     assert run.results[0].metrics["outcome"].unit == "cosine"
-
-
-def test_no_items_and_equal_ids_are_refused():
     with refused("expected items in t.csv, got none"):
         run_of_items(Path("t.csv"), {}, [], {})
     with refused("expected items of different ids in t.csv"):

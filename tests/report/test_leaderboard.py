@@ -80,13 +80,10 @@ def test_each_pair_is_tested_and_both_cells_lead_to_it(board):
     assert "Tests: 9" in page
 
 
-def test_few_items_and_prompts_are_warnings(board):
+def test_few_items_prompts_and_means_over_fewer_benchmarks_are_warnings(board):
     texts = [(one.benchmark, one.text) for one in board(clip=(1, 1, 1)).warnings()]
     assert ("one", "its prompt is 'a {}': with another the number is another") in texts
     assert ("two", f"{N} items: one of them is 8.3 points") in texts
-
-
-def test_a_mean_over_fewer_benchmarks_is_a_warning(board):
     made = board(clip=(1, 1, 1), probe=(2, 2, 2))
     probe = made.entries[1].report
     fewer = replace(probe, results=probe.results[1:])

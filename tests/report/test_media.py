@@ -48,15 +48,12 @@ def path(tmp_path):
     return tmp_path / "a.png"
 
 
-def test_shrunk_in_proportion_and_cropped_with_black_outside(path):
+def test_pictures_are_shrunk_and_cropped_or_have_no_uri(path, tmp_path):
     assert opened(data_uri(ImageRef(path))).size == (SIDE, SIDE // 2)
     image = opened(data_uri(ImageRef(path, (500, 0, 200, 200))))
     assert image.size == (SIDE, SIDE)
     assert image.getpixel((20, 90))[2] > 200
     assert max(image.getpixel((SIDE - 10, 90))) < 20
-
-
-def test_an_unreadable_image_has_no_uri(tmp_path, path):
     (tmp_path / "b.png").write_bytes(path.read_bytes()[:100])
     assert data_uri(ImageRef(tmp_path / "b.png")) is None
     assert data_uri(ImageRef(tmp_path / "absent.png")) is None

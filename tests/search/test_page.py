@@ -105,14 +105,11 @@ def test_a_picture_that_is_dropped_is_searched_by(server, index):
     assert "<i>" not in page
 
 
-def test_what_is_no_picture_is_said(server):
+def test_what_is_no_picture_too_large_or_foreign_is_refused(server, index, monkeypatch):
     answer, page = post(server, b"no picture")
     assert (answer.status, found(page)) == (200, [])
     assert "mine.png: image refused" in page
     assert post(server, b"", **{"Content-Type": "text/plain"})[0].status == 400
-
-
-def test_large_and_foreign_pictures_are_refused(server, index, monkeypatch):
     content = index.paths[0].read_bytes()
     assert post(server, content, Origin="http://evil.example")[0].status == 403
     assert post(server, content, Origin="null")[0].status == 403
@@ -144,14 +141,11 @@ def test_texts_are_escaped(server):
     assert b"&lt;b&gt;&amp;.png" in pages
 
 
-def test_other_files_are_not_served(server):
+def test_other_files_are_not_served_and_other_machines_not_answered(server):
     names = ("3", "-1", "x", "", "99999999999999", "../secret.txt", "%2e%2e/secret.txt", "%D9%A1")
     for path in ("/secret.txt", *(f"/image/{name}" for name in names)):
         answer, content = get(server, path)
         assert (answer.status, content) == (404, b""), path
-
-
-def test_only_this_machine_is_answered(server):
     port = server.server_address[1]
     assert server.server_address[0] == "127.0.0.1"
     assert get(server, "/", f"localhost:{port}")[0].status == 200

@@ -58,13 +58,10 @@ def test_the_total_is_the_weighted_sum(model_folder, shards, tmp_path):
     assert logged["val/loss"].isfinite()
 
 
-def test_seeds_give_other_runs_and_one_seed_the_same(model_folder, shards, tmp_path):
+def test_a_run_depends_on_its_seed_and_on_dropout(model_folder, shards, tmp_path):
     made = (module(model_folder, seed=seed) for seed in (1, 1, 2))
     runs = [fit(one, shards, tmp_path, steps=2)[1].losses for one in made]
     assert runs[0] == runs[1] != runs[2]
-
-
-def test_dropout_is_active_in_training(model_folder, shards, tmp_path):
     adapters = (MMAdapter(heads=2, hidden=2, dropout=p) for p in (0.0, 0.1))
     one, other = (fit(module(model_folder, a), shards, tmp_path, 1)[1] for a in adapters)
     assert one.losses != other.losses

@@ -36,13 +36,10 @@ def test_image_tokens_are_the_places_of_the_librarys_maps(backbone, library):
     assert backbone.image_tokens == 16
 
 
-def test_a_block_of_another_width_has_no_tokens(backbone):
+def test_blocks_of_other_widths_have_no_tokens_and_no_layer_can_be_adapted(backbone):
     assert len(backbone.model.vision_model.encoder.blocks) == 4
     with refused("3 layers"):
         backbone.encode_image(pixels(), FeatureSpec("tokens", -4))
-
-
-def test_an_adapter_of_the_embeddings_attaches_and_one_of_the_layers_says_why_not(backbone):
     LinearProbe().attach(backbone)
     with refused("convolutional"):
         LoRA().attach(backbone)

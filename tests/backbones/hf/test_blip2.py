@@ -55,10 +55,13 @@ def test_contrastive_scores_depend_on_their_pair_alone_and_are_close_in_bfloat16
     torch.testing.assert_close(low, whole, rtol=0.2, atol=0.2)
 
 
-def test_the_two_scores_read_the_same_features(path, backbone, itc):
+def test_the_two_scores_read_the_same_features_and_only_one_trains(path, backbone, itc):
     assert backbone.fingerprint == itc.fingerprint  # one store serves both
     assert backbone.fusion.image_input == itc.fusion.image_input
     assert backbone.spec() != itc.spec()
+    Matching(0).attach(itc)
+    with refused("at most 0 blocks for `blocks`, which is all, got 1"):
+        Matching(1).attach(itc)
 
 
 def test_every_block_but_the_last_reads_words(backbone):
@@ -68,12 +71,6 @@ def test_every_block_but_the_last_reads_words(backbone):
     unread = {name for name in layers - trained if ".layer.2." in name}
     assert layers - trained == unread
     assert {name.split(".")[4] for name in unread} == {"intermediate", "output"}
-
-
-def test_there_is_nothing_to_train_in_contrastive_scores(itc):
-    Matching(0).attach(itc)
-    with refused("at most 0 blocks for `blocks`, which is all, got 1"):
-        Matching(1).attach(itc)
 
 
 def test_words_alone_have_no_use_for_cross_attention(tmp_path):

@@ -14,7 +14,7 @@ from vlmtune.features.encode import FeatureSource
 from vlmtune.types import FeatureSpec
 
 
-def test_captions_are_read_in_lower_case(tmp_path):
+def test_captions_are_read_in_lower_case_and_towers_need_a_pooling_head(tmp_path):
     backbone = SigLIP(str(write_siglip(tmp_path)))
     # The tiny tokenizer lowers too: what the library's tokenizer gets must be lower case already.
     asked = []
@@ -23,9 +23,6 @@ def test_captions_are_read_in_lower_case(tmp_path):
     tokenizer._tokenizer = lambda texts, **options: asked.append(texts) or inner(texts, **options)
     backbone.encode_text(["A Red Cube"], FeatureSpec("words"))
     assert asked == [["a red cube"]]
-
-
-def test_towers_without_a_pooling_head_are_refused(tmp_path):
     with refused("weights, tokenizer and image processor of one SigLIP"):
         SigLIP(str(write_siglip(tmp_path / "headless", vision_use_head=False)))
 

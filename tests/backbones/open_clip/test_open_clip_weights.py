@@ -121,15 +121,12 @@ def test_a_bias_that_only_the_file_or_only_the_architecture_has(file, monkeypatc
     assert OpenClip("Tiny-Sigmoid", file(logit_bias=torch.tensor([-9.0]))).logit_bias == -9
 
 
-def test_what_openai_stores_beside_weights_is_no_weight(file, recwarn):
+def test_what_openai_stores_is_no_weight_and_old_names_are_translated(file, recwarn, monkeypatch):
     sizes = {
         name: torch.tensor(77) for name in ("input_resolution", "context_length", "vocab_size")
     }
     assert values(OpenClip(QUICK, file(**sizes))).equal(values(OpenClip(QUICK, file())))
     assert not recwarn.list
-
-
-def test_names_of_the_old_layout_are_translated(file, monkeypatch):
     register(monkeypatch, "Tiny-Text", custom_text=True, quick_gelu=True)
     backbone = OpenClip("Tiny-Text", file())
     assert "text.positional_embedding" in backbone.model.state_dict()
