@@ -44,16 +44,13 @@ def test_it_is_the_backbone_with_the_weights_it_has_now(family, kind):
         assert not torch.allclose(got, old, atol=1e-3)
 
 
-def test_all_weights_of_clip_are_trained_but_its_own_temperature():
+def test_all_weights_but_clips_own_temperature_are_trained_and_the_bias_starts_where_it_is_told():
     adapter, model = attached(FullFineTuning())
     assert {n for n, _ in model.named_parameters()} - trained(model) == {"model.logit_scale"}
     assert adapter.log_scale.requires_grad
     frozen, _ = attached(FullFineTuning(learn_scale=False, initial_scale=10.0))
     assert not frozen.log_scale.requires_grad
     assert frozen.log_scale.exp().item() == pytest.approx(10)
-
-
-def test_the_bias_starts_where_it_is_told():
     given, _ = attached(FullFineTuning(initial_bias=-2.0))
     assert given.bias.item() == -2
     sigmoid, model = attached(FullFineTuning(initial_bias=None), "siglip")
@@ -151,15 +148,12 @@ def test_which_weights_last_blocks_train():
     assert adapter.text_input == FeatureSpec("state", -3)
 
 
-def test_a_side_of_no_blocks_reads_frozen_embeddings():
+def test_no_blocks_read_frozen_embeddings_and_all_leave_what_comes_before_them():
     adapter, model = attached(LastBlocks(image=0, text=1))
     assert adapter.image_input == FeatureSpec("pooled")
     assert not any("visual" in name for name in trained(model))
     image, _ = embedded(adapter, model)
     assert image.equal(plain(model)[0])
-
-
-def test_all_blocks_are_all_but_what_comes_before_them():
     _, model = attached(LastBlocks(image=3, text=3))
     frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
     visual = {"class_embedding", "positional_embedding", "conv1.weight"}

@@ -197,26 +197,22 @@ def test_a_failed_build_leaves_nothing(tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
         open_or_build_store(tmp_path, key(), fails, 5)
     assert contents(tmp_path) == []
-    assert len(open_or_build_store(tmp_path, key(), produce, 5)) == 5
-
-
-def test_leftovers_of_a_killed_process_are_removed(tmp_path):
+    # Leftovers of a killed process are removed.
     leftover = tmp_path / f".{key().folder}.123.part"
     leftover.mkdir()
     (leftover / "values.bin").write_bytes(b"half")
-    open_or_build_store(tmp_path, key(), produce, 5)
+    assert len(open_or_build_store(tmp_path, key(), produce, 5)) == 5
     assert contents(tmp_path) == [key().folder]
 
 
-def test_too_small_a_disk_is_told_before_anything_is_written(tmp_path, monkeypatch):
+def test_a_disk_that_is_full_or_too_small_is_told_and_nothing_is_left(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
     with refused(r"expected 2\.\d+ kB of disk .* got 1 kB free"):
         open_or_build_store(tmp_path, key(), produce, 50)  # 8/3 tokens x 4 x 4 bytes x 50
     assert contents(tmp_path) == []
+    monkeypatch.undo()
 
-
-def test_a_full_disk_is_told(tmp_path, monkeypatch):
     def full(self, name, data):
         raise OSError(28, "No space left on device")
 

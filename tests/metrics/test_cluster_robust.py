@@ -125,9 +125,6 @@ def test_macro_against_a_loop():
     assert metric.clusters == len(totals)
     centre = (mean + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
     assert (metric.low + metric.high) / 2 == pytest.approx(centre)
-
-
-def test_macro_leaves_out_and_single_items_have_a_spread():
     values, groups = torch.tensor([1.0, 0.0, 1.0, 0.0]), torch.tensor([0, 1, 2, -1])
     metric = macro_mean(values, groups, torch.arange(4))
     assert metric.value == pytest.approx(2 / 3)

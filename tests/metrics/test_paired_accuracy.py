@@ -72,9 +72,6 @@ def test_equivariance_against_the_loss_it_is_the_deviation_of():
         assert image[i] == pytest.approx(abs((a - c) - (d - b)))
     gaps = (scores[:, 0, 0] - scores[:, 1, 1]) ** 2 + (scores[:, 0, 1] - scores[:, 1, 0]) ** 2
     assert torch.allclose(text**2 + image**2, 2 * gaps)
-
-
-def test_equivariance_does_not_depend_on_right_and_wrong():
     right = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
     assert paired_accuracy.equivariance_deviations(right).tolist() == [[0.0, 0.0]]
     assert paired_accuracy.equivariance_deviations(-right).tolist() == [[0.0, 0.0]]

@@ -191,16 +191,13 @@ def test_choices_and_colours_are_all_drawn():
     assert channels.max(axis=0).min() > 250
 
 
-def test_without_weights_style_is_not_run():
+def test_style_is_run_with_the_weights_there_are():
     assert len(fine().runnable().classes) == 27
     assert [x.name for x in fine().not_run] == ["starry_night", "taligas", "bonfire", "pasta"]
     task = categories().runnable()
     assert len(task.classes) == 9
     assert "style_transfer" not in task.names
     assert len(categories().not_run) == 13
-
-
-def test_a_category_runs_with_the_weights_there_are():
     painted = transformation(invert)
     only_held_out = categories({"pasta": painted}).runnable()
     assert "style_transfer" not in only_held_out.names  # nothing to learn it from

@@ -388,7 +388,7 @@ def test_unreadable_images_are_named(dual, photos, tmp_path):
     assert bad not in opened(tmp_path / "index", dual).paths
 
 
-def test_without_images_there_is_no_index(dual, tmp_path):
+def test_without_images_there_is_no_index_and_other_files_are_left_alone(dual, tmp_path, photos):
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad.png").write_text("no image")
     for given, reason in (
@@ -399,9 +399,6 @@ def test_without_images_there_is_no_index(dual, tmp_path):
         with refused(reason):
             build_index([tmp_path / given], dual, tmp_path / "index", "x")
     assert not (tmp_path / "index/index.json").exists()
-
-
-def test_a_folder_with_other_files_is_left_alone(dual, photos):
     before = contents(photos)
     with refused("expected an index or a new folder, .* has other files, first 'notes.txt'"):
         build_index([photos], dual, photos, "x")

@@ -106,9 +106,9 @@ def test_a_picture_that_is_dropped_is_searched_by(server, index):
 
 
 def test_what_is_no_picture_too_large_or_foreign_is_refused(server, index, monkeypatch):
-    answer, page = post(server, b"no picture")
-    assert (answer.status, found(page)) == (200, [])
-    assert "mine.png: image refused" in page
+    answer, shown = post(server, b"no picture")
+    assert (answer.status, found(shown)) == (200, [])
+    assert "mine.png: image refused" in shown
     assert post(server, b"", **{"Content-Type": "text/plain"})[0].status == 400
     content = index.paths[0].read_bytes()
     assert post(server, content, Origin="http://evil.example")[0].status == 403

@@ -117,7 +117,9 @@ def test_a_signal_to_a_job_of_slurm_writes_what_it_resumes_from_and_sigusr1_requ
     assert not slurm.exists()
 
 
-def test_sigterm_before_training_ends_the_run_at_once(model_folder, shards, tmp_path, handlers):
+def test_sigterm_outside_training_ends_the_run_or_lets_it_end(
+    model_folder, shards, tmp_path, handlers
+):
     send = Send(signal.SIGTERM, at=0, hook="on_fit_start")
     with pytest.raises(Stopped) as stopped:
         fit(module(model_folder), shards, tmp_path, callbacks=(send,))
@@ -125,9 +127,6 @@ def test_sigterm_before_training_ends_the_run_at_once(model_folder, shards, tmp_
     assert stop_line(stopped.value, "fit", []) == (
         "vlmtune: stopped by SIGTERM outside training, no checkpoint was written"
     )
-
-
-def test_sigterm_after_the_last_step_lets_the_run_end(model_folder, shards, tmp_path, handlers):
     send = Send(signal.SIGTERM, at=0, hook="on_train_end")
     trainer, _ = fit(module(model_folder), shards, tmp_path, callbacks=(send,), steps=2)
     assert trainer.global_step == 2

@@ -10,7 +10,6 @@ from tests.refusals import refused
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.backbones.hf.siglip import SigLIP
 from vlmtune.backbones.hf.siglip2_naflex import SigLIP2NaFlex
-from vlmtune.features.encode import FeatureSource
 from vlmtune.types import FeatureSpec
 
 
@@ -91,18 +90,6 @@ def test_tokens_are_the_librarys_and_padding_is_masked(path, backbone):
         want = vision.last_hidden_state if layer == -1 else vision.hidden_states[layer]
         want = want[:, : got.mask.shape[1]]
         torch.testing.assert_close(got.values[got.mask], want[got.mask], rtol=1e-5, atol=1e-5)
-
-
-def test_stored_tokens_are_those_of_each_image(backbone, tmp_path):
-    reads, pixels = FeatureSpec("tokens", -2), pixels_of(backbone)
-    source = FeatureSource(backbone, reads, POOLED, tmp_path, 8)
-    names = [f"{w} x {h}" for w, h in SIZES]
-    store = source.store("image", names, lambda _: [(names, pixels)])
-    got = store.features(names[::-1])
-    want = backbone.encode_image(pixels.flip(0), reads)
-    assert got.mask.equal(want.mask)
-    assert not got.mask.all()
-    torch.testing.assert_close(got.values, want.values)
 
 
 def test_fewer_patches_give_another_model(path, backbone, tmp_path):
