@@ -98,15 +98,12 @@ def test_the_bytes_of_an_image_fall_with_the_tokens(tmp_path):
     assert sizes == {k: k * (4 * 8 + 4) for k in (1, 2, 4, 5)}
 
 
-def test_its_size_on_clip_is_the_stated_one():
+def test_its_size_is_the_stated_one_and_it_scores_in_the_memory_of_the_adapter_inside():
     inner, adapter = MMAdapter(), Compressed(MMAdapter())
     for each in (inner, adapter):
         each.attach(Widths())
     counts = [sum(p.numel() for p in each.parameters()) for each in (inner, adapter)]
     assert counts[1] - counts[0] == 6_505_728
-
-
-def test_it_scores_in_the_memory_of_the_adapter_inside():
     adapter = made(memory=2**20, training_memory=0, fusion=Fiber())
     assert (adapter.memory, adapter.training_memory) == (2**20, 0)
     image, text = features()

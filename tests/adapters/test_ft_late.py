@@ -36,7 +36,7 @@ def test_values_and_gradients_are_those_of_torch(layers, norm_first):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
 
 
-def test_parameters_are_as_many_as_in_table_5():
+def test_parameters_are_as_many_as_in_table_5_and_heads_divide_the_width():
     adapter = FTLate()
     adapter.attach(Widths())
     count = sum(p.numel() for p in adapter.parameters())
@@ -44,8 +44,5 @@ def test_parameters_are_as_many_as_in_table_5():
     assert f"{count / 1e6:.0f}" == "13"
     assert all(p.requires_grad for p in adapter.parameters())
     assert adapter.log_scale.exp().item() == pytest.approx(10)
-
-
-def test_heads_must_divide_the_width():
     with pytest.raises(UserError, match="divide the token width 512, got 7"):
         FTLate(heads=7).attach(Widths())

@@ -145,7 +145,7 @@ def test_means_of_seeds_stand_in_the_table(suite, capsys, shards):
     assert rows["two"]["runs"][0]["seconds_per_epoch"] == pytest.approx(6 * 12 / (30 * 8))
 
 
-def test_every_choice_from_each_list_of_a_product_is_a_row(suite):
+def test_products_and_grids_are_rows_with_folders_of_their_own(suite):
     product = """product:
   - a: {name: A, configs: [one.yaml]}
     b: {name: B, configs: []}
@@ -156,6 +156,9 @@ def test_every_choice_from_each_list_of_a_product_is_a_row(suite):
     assert list(rows) == ["one", "two", "a_x", "b_x"]
     assert rows["a_x"] == {"name": "A, X", "configs": ["one.yaml", {"model": {"seed": 3}}]}
     assert rows["b_x"] == {"name": "B, X", "configs": [{"model": {"seed": 3}}]}
+    experiment = with_grid(compare.read_experiment(suite), ["a.path=x/y,x-y,x y"])
+    assert len(experiment.rows) == 12
+    assert not any("/" in row for row in experiment.rows)
 
 
 def test_a_grid_trains_each_strategy_with_each_combination(suite, capsys):
@@ -198,12 +201,6 @@ def test_runs_that_were_measured_on_other_items_share_no_table(suite):
     with refused("got other items in runs/two/seed-0 than in runs/one/seed-0: remove the folder"):
         compare.run(options(suite), runner)
     assert Path("runs/compare.md").read_text() == before
-
-
-def test_each_combination_has_a_folder_of_its_own(suite):
-    experiment = with_grid(compare.read_experiment(suite), ["a.path=x/y,x-y,x y"])
-    assert len(experiment.rows) == 6
-    assert not any("/" in row for row in experiment.rows)
 
 
 @pytest.mark.parametrize("wrong", ["lr", "lr=", "=1", "lr=1,", "lr=1,1"])

@@ -29,15 +29,12 @@ def provenance():
     return Provenance("ViT", "MMAdapter", {}, "f", "scenes", {}, {}, "c", "2026", 3, 9, 1.0)
 
 
-def test_captions_of_a_text_file(tmp_path):
+def test_captions_are_those_of_a_text_file_or_the_true_ones_of_shards(tmp_path, shards):
     (tmp_path / "some.txt").write_text("a dog\n\n  a cat on a sofa \n", encoding="utf-8")
     assert list(captions(tmp_path / "some.txt")) == ["a dog", "a cat on a sofa"]
     (tmp_path / "none.txt").write_text("\n")
     with refused("got none"):
         NGram().fit(captions(tmp_path / "none.txt"))
-
-
-def test_captions_of_shards_are_the_true_ones(shards):
     from vlmtune.data.shards import ShardSet, decode_header
     from vlmtune.data.tar_records import read_records
 

@@ -214,6 +214,13 @@ def test_an_adapter_with_a_forward_of_its_own_is_respected(images):
     shifted = Scorer(*made(Shifted()), batch_size=2)(images, TEXTS)
     torch.testing.assert_close(shifted, plain + 7)
 
+    class Forgetful(ToyJoint):
+        def forward(self, image, text, pairs=None):
+            scores = super().forward(image, text, pairs)
+            return Scores(scores.values, torch.zeros_like(scores.computed))
+
+    assert Scorer(*made(Forgetful()))(images, TEXTS).isnan().all()
+
 
 def test_modes_are_restored_and_no_graph_is_built(images, tmp_path):
     backbone, adapter = made(ToyDual(frozen=False))
@@ -255,16 +262,13 @@ def test_embeddings_in_the_given_order(images, frozen):
             embed()
 
 
-def test_pictures_are_told_apart_by_content():
+def test_pictures_are_told_apart_by_content_and_changed_files_encoded_again(images):
     backbone, adapter = made(ToyDual())
     red, blue = Image.new("RGB", (4, 4), "red"), Image.new("RGB", (4, 4), "blue")
     got = Scorer(backbone, adapter)([red, blue, red.copy()], TEXTS)
     assert backbone.images == 2
     assert got[0].equal(got[2])
     assert not got[0].equal(got[1])
-
-
-def test_a_file_that_changes_is_encoded_again(images):
     backbone, adapter = made(ToyDual())
     score = Scorer(backbone, adapter)
     before = score(images[:1], TEXTS)
@@ -356,15 +360,6 @@ def test_a_comparison_of_its_own_is_respected(images, both):
     want = naive(backbone, adapter, images, TEXTS)
     got = Scorer(backbone, adapter, batch_size=2)(images, TEXTS, pairs)
     torch.testing.assert_close(got, want[tuple(pairs.T)])
-
-
-def test_a_pair_the_adapter_leaves_out_has_no_score(images):
-    class Forgetful(ToyJoint):
-        def forward(self, image, text, pairs=None):
-            scores = super().forward(image, text, pairs)
-            return Scores(scores.values, torch.zeros_like(scores.computed))
-
-    assert Scorer(*made(Forgetful()))(images, TEXTS).isnan().all()
 
 
 @pytest.mark.parametrize("frozen", [True, False])

@@ -73,7 +73,7 @@ def test_hidden_colours_are_those_of_published_scripts(tmp_path):
     assert len({*reader.digests([upright, stored])}) == 2
 
 
-def test_a_box_outside_the_stored_image(tmp_path):
+def test_a_box_outside_the_stored_image_is_refused_and_items_keep_all_else(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.new("RGB", (80, 40)).save(tmp_path / "a.jpg", exif=exif)
@@ -84,6 +84,8 @@ def test_a_box_outside_the_stored_image(tmp_path):
     (tmp_path / "a.jpg").write_text("no picture")
     with refused("expected an image in"):
         read_stored(ImageRef(tmp_path / "a.jpg", upright=False))
+    ref = ImageRef(Path("a.png"), (1, 2, 3, 4))
+    assert as_stored(("text", 3, (ref,))) == ("text", 3, (ImageRef(ref.path, ref.box, False),))
 
 
 @pytest.mark.parametrize("convention", ["strict", "reference"])
@@ -100,8 +102,3 @@ def test_a_benchmark_reads_what_its_convention_says(tmp_path, convention):
     assert {image.upright for image in seen} == {convention == "strict"}
     shown = {image.upright for example in result.examples for image in example.images}
     assert shown == {convention == "strict"}
-
-
-def test_items_keep_all_else():
-    ref = ImageRef(Path("a.png"), (1, 2, 3, 4))
-    assert as_stored(("text", 3, (ref,))) == ("text", 3, (ImageRef(ref.path, ref.box, False),))

@@ -42,12 +42,15 @@ HARD = torch.tensor(
 ).bool()
 
 
-def test_six_by_four_toy():
+def test_six_by_four_toy_and_its_chance():
     result = class_average_precision(SCORES, LABELS, HARD)
     assert result.values[:3].tolist() == pytest.approx([5 / 6, 0.5, 0.5])
     assert math.isnan(result.values[3])
     assert float(result.values[result.counted].mean()) == pytest.approx(0.6111111, abs=1e-7)
     assert (result.no_positives, result.empty_pool, result.none_in_pool) == (1, 0, 0)
+    expected = [random_average_precision(p, n) for p, n in ((2, 5), (2, 4), (1, 4))]
+    assert result.chance[:3].tolist() == pytest.approx(expected)
+    assert math.isnan(result.chance[3])
 
 
 def test_large_logits_do_not_collapse_and_constants_give_the_prevalence():
@@ -76,14 +79,7 @@ def test_chance_is_the_mean_over_all_orders(positives, n):
     assert random_average_precision(positives, n) == pytest.approx(sum(orders) / len(orders))
 
 
-def test_chance_of_classes():
-    result = class_average_precision(SCORES, LABELS, HARD)
-    expected = [random_average_precision(p, n) for p, n in ((2, 5), (2, 4), (1, 4))]
-    assert result.chance[:3].tolist() == pytest.approx(expected)
-    assert math.isnan(result.chance[3])
-
-
-def test_class_with_positives_outside_its_pool():
+def test_classes_with_an_empty_pool_or_positives_outside_it():
     hard = HARD.clone()
     hard[LABELS[:, 2], 2] = False
     strict = class_average_precision(SCORES, LABELS, hard)
@@ -92,9 +88,6 @@ def test_class_with_positives_outside_its_pool():
     reference = class_average_precision(SCORES, LABELS, hard, "reference")
     # What the released script prints under torchmetrics 1.x: (5/6 + 1/2 + 0) / 3.
     assert float(reference.values[reference.counted].mean()) == pytest.approx(0.4444444, abs=1e-7)
-
-
-def test_class_with_an_empty_pool_is_left_out_under_both():
     hard = HARD.clone()
     hard[:, 0] = False
     for treatment in ("strict", "reference"):

@@ -91,9 +91,6 @@ def test_each_run_with_a_number_has_an_interval_in_each_strip():
     assert lower - low == pytest.approx(tenth, abs=0.01)
     assert other - low == pytest.approx(4 * tenth, abs=0.01)
     assert len(MARKERS) == COLOURS
-
-
-def test_numbers_without_interval_or_chance_can_be_drawn():
     svg = strip_plot(["a"], [group("a", MetricValue(0.5, 9))], (0,), "k")
     assert svg.startswith("<svg")
     assert intervals(svg, "series-0") == []

@@ -50,7 +50,9 @@ def reading(tmp_path):
     return WordMaps("a <b>cube", ImageRef(tmp_path / "a.png"), words, maps, 2, box, True)
 
 
-def test_readings_are_on_the_page_and_in_the_file(make_run, reading, tmp_path):
+def test_readings_are_on_the_page_and_in_the_file_unless_the_image_is_gone(
+    make_run, reading, tmp_path
+):
     run = make_run("mm", curves={})
     first = replace(run.results[0], readings=(reading,))
     run = replace(run, results=(first, *run.results[1:]))
@@ -63,9 +65,6 @@ def test_readings_are_on_the_page_and_in_the_file(make_run, reading, tmp_path):
     assert "What each word reads" not in to_html([make_run("mm")])
     run.save(tmp_path / "report.json")
     assert RunReport.load(tmp_path / "report.json") == run
-
-
-def test_an_image_that_is_gone_leaves_no_reading(reading):
     (view,) = heat_views([reading])
     assert [word["word"] for word in view["words"]] == ["a", "<b>cube"]
     reading.image.path.unlink()

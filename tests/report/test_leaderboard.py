@@ -96,7 +96,7 @@ def test_few_items_prompts_and_means_over_fewer_benchmarks_are_warnings(board):
     assert "its mean is over 1 of 2 compositional benchmarks" in texts
 
 
-def test_a_published_number_has_a_column_only_for_the_same_items(board, monkeypatch):
+def test_published_numbers_have_a_source_and_a_column_only_for_the_same_items(board, monkeypatch):
     made = board(clip=(1, 1, 1))
     rows = made.rows["strict"]
     assert {one["column"] for one in made.published(rows)} == {None}
@@ -105,9 +105,6 @@ def test_a_published_number_has_a_column_only_for_the_same_items(board, monkeypa
     assert column == 0
     made.rows["strict"] = [same]
     assert "Published, not measured here" in made.html()
-
-
-def test_published_numbers_name_benchmarks_and_sources():
     numbers = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))
     assert {one["benchmark"] for one in numbers} <= set(stems("benchmarks"))
     keys = {"method", "benchmark", "metric", "value", "n", "source"}

@@ -38,7 +38,7 @@ def test_numbers_that_do_not_compare_have_their_own_rows(make_run, other):
     assert all(row.best == frozenset() for row in parts)
 
 
-def test_colours(make_run):
+def test_runs_have_colours_different_names_and_a_baseline(make_run):
     runs = [make_run("a"), make_run("zero", trained=0), *(make_run(f"r{i}") for i in range(8))]
     assert colours(runs)[:4] == (1, 0, 2, 3)
     assert max(colours(runs)) == 7
@@ -46,9 +46,6 @@ def test_colours(make_run):
     assert colours([make_run("zero", trained=0), text_only]) == (0, 1)
     zeros = [make_run(name, trained=0) for name in "ab"]
     assert colours([*zeros, make_run("c")]) == (0, 1, 2)  # two models as they are differ, too
-
-
-def test_the_first_run_with_images_is_the_baseline(make_run):
     runs = [make_run("a"), make_run("zero", trained=0)]
     text_only = replace(make_run("text-only"), text_only=True)
     assert baseline(runs) == 0
@@ -58,9 +55,6 @@ def test_the_first_run_with_images_is_the_baseline(make_run):
     text_only = replace(make_run("text-only", 0.9), text_only=True)  # and is never the best
     assert rows([make_run("a", 0.2), text_only, make_run("b", 0.4)])[0].best == {2}
     assert rows([make_run("a", 0.2), text_only])[0].best == frozenset()
-
-
-def test_runs_need_different_names(make_run):
     with refused("'a' twice"):
         check_runs([make_run("a"), make_run("a")])
 

@@ -98,9 +98,6 @@ def test_three_groups_make_a_family():
     assert others == ()
     rows = [row(f"rank/{i}", "rank") for i in range(4)] + [row(f"n/{i}", "count") for i in range(4)]
     assert families(rows) == ((), tuple(rows))
-
-
-def test_a_group_of_two_sizes_counts_once_and_the_primary_is_listed_twice():
     rows = [row("acc/a", n=1), row("acc/a", n=2), row("acc/b")]
     assert families(rows)[0] == ()
     rows = [row("acc/a", primary=True), row("acc/b"), row("acc/c")]

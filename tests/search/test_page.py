@@ -118,7 +118,7 @@ def test_what_is_no_picture_too_large_or_foreign_is_refused(server, index, monke
     assert post(server, content)[0].status == 413
 
 
-def test_the_page_has_the_design_of_reports(server):
+def test_the_page_has_the_design_of_reports_and_texts_are_escaped(server):
     answer, content = get(server, "/")
     page = content.decode()
     assert "Search 3 images" in page
@@ -129,9 +129,6 @@ def test_the_page_has_the_design_of_reports(server):
     (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     digest = b64encode(sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in answer.headers["Content-Security-Policy"]
-
-
-def test_texts_are_escaped(server):
     page = get(server, f"/?q={quote('<script>x</script>' + chr(34))}")[1]
     assert b"<script>x" not in page
     assert b"&lt;script&gt;x&lt;/script&gt;&#34;" in page

@@ -194,9 +194,6 @@ def test_words_and_live_representations_are_not_stored(tmp_path):
     live.backbone.requires_grad_()
     assert live.encode_batch("image", BATCH).values.requires_grad
     assert not inputs().encode_batch("image", BATCH).values.requires_grad
-
-
-def test_frozen_representations_have_no_dropout_in_training():
     plain, dropping = inputs(), inputs(dropout=0.5)
     dropping.backbone.train()
     for side in ("image", "text"):
