@@ -47,14 +47,11 @@ def test_a_number_of_numpy_is_a_plain_value_and_an_array_of_objects_is_none(tmp_
         read_state_dict(file)
 
 
-def test_safetensors_are_read_and_a_prefix_that_some_names_lack_stays(tmp_path):
+def test_safetensors_prefixes_and_second_copies(tmp_path):
     save_file(STATE, tmp_path / "model.safetensors")
     assert same(read_state_dict(tmp_path / "model.safetensors"))
     torch.save({"module.a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "a.pt")
     assert read_state_dict(tmp_path / "a.pt").keys() == {"module.a", "b"}
-
-
-def test_a_second_copy_of_the_weights_is_announced(tmp_path):
     ema = {name: value + 1 for name, value in STATE.items()}
     torch.save({"state_dict": STATE, "state_dict_ema": ema}, tmp_path / "epoch_1.pt")
     with pytest.warns(UserWarning, match="as state_dict, which are used, and as state_dict_ema"):

@@ -420,7 +420,7 @@ def test_a_backbone_at_hand_is_used_unless_it_is_another(
     assert model.score(pictures, TEXTS).equal(load(exported).score(pictures, TEXTS))
 
 
-def test_model_agrees_with_scorer_and_its_own_embeddings(exported, pictures):
+def test_model_agrees_with_scorer_and_its_own_embeddings_and_ranks(exported, pictures):
     model = load(exported)
     opened = [Image.open(path) for path in pictures]
     scores = model.score(opened, TEXTS)
@@ -436,10 +436,6 @@ def test_model_agrees_with_scorer_and_its_own_embeddings(exported, pictures):
     assert model.score([], TEXTS).shape == (0, 4)
     assert model.encode_image([]).shape == (0, 16)
     torch.testing.assert_close(model.encode_text(TEXTS[1])[0], text[1])
-
-
-def test_rank_is_best_first_and_ties_keep_their_order(exported, pictures):
-    model = load(exported)
     images = [*pictures, pictures[0]]
     scores = model.score(images, TEXTS[0])[:, 0].tolist()
     ranked = model.rank(TEXTS[0], images)

@@ -58,6 +58,12 @@ def test_rows_come_back_in_the_order_asked_for(tmp_path):
     assert not got.values[1, 2].any()
     assert store.features(["b"]).values.equal(BLOCKS[0][1].values[1:2])
     assert len(store.features([])) == 0
+    data = pickle.dumps(store)
+    assert len(data) < 1000
+    assert pickle.loads(data).features(["b"]).values.equal(store.features(["b"]).values)
+    store.features(["a"]).values.fill_(9)
+    store._pieces[0][0].fill_(9)
+    assert FeatureStore(store.folder).features(["b"]).values.equal(BLOCKS[0][1].values[1:2])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -298,16 +304,6 @@ def test_a_foreign_folder_beside_stores_is_not_copied_from(tmp_path, text):
     stores = similar_stores(tmp_path, key())
     encoded = list(copy_from(stores, ["a"], lambda ids: [(ids, BLOCKS[0][1])]))
     assert encoded == [(["a"], BLOCKS[0][1])]
-
-
-def test_it_travels_as_its_path_and_a_batch_does_not_reach_it(tmp_path):
-    store = open_or_build_store(tmp_path, key(), produce, 5)
-    data = pickle.dumps(store)
-    assert len(data) < 1000
-    assert pickle.loads(data).features(["b"]).values.equal(store.features(["b"]).values)
-    store.features(["a"]).values.fill_(9)
-    store._pieces[0][0].fill_(9)
-    assert FeatureStore(store.folder).features(["b"]).values.equal(BLOCKS[0][1].values[1:2])
 
 
 def _slow_build(root, log):

@@ -34,7 +34,7 @@ def test_the_best_true_candidate_counts_and_padding_is_none():
         assert ranking.true_ranks(scores, true, ties).tolist() == [1, 1, 4]
 
 
-def test_mean_ranks():
+def test_mean_ranks_and_bad_input():
     scores = torch.tensor([0.9, 0.8, 0.8, 0.1])
     assert ranking.mean_ranks(scores, torch.tensor([1, 1, 0, 0]).bool()) == (2.0, 3.5)
     # ranks without ties are 1..n, so the two means are tied to each other
@@ -44,9 +44,6 @@ def test_mean_ranks():
         torch.randperm(30, generator=generator).float(), positives
     )
     assert true * 10 + distractor * 20 == pytest.approx(30 * 31 / 2)
-
-
-def test_bad_input_raises():
     with refused("NaN"):
         ranking.pessimistic_ranks(torch.tensor([0.1, torch.nan]))
     for ties in ("wrong", "first"):

@@ -213,8 +213,9 @@ def test_an_export_on_a_weights_file_loads_from_another_directory(
         vlmtune.load(tmp_path / "mine", "other.pt")
 
 
-def test_a_shipped_export_is_found_from_any_folder(tmp_path, monkeypatch):
+def test_a_shipped_export_is_found_from_any_folder(tmp_path, monkeypatch, pictures):
     monkeypatch.chdir(tmp_path)
+    assert vlmtune.load("checkpoints/scenes-clip").score(pictures, ["red cube"]).shape == (3, 1)
     model = vlmtune.load("checkpoints/scenes-grounded-words", device="cpu")
     assert type(model.adapter).__name__ == "GroundedWords"
     (tmp_path / "checkpoints/scenes-grounded-words").mkdir(parents=True)  # one's own comes first
@@ -281,12 +282,6 @@ def test_an_unavailable_repository_is_one_line(hub, monkeypatch):
     for name in ("no-such-folder", "a/b/c"):
         with refused(f"hf-hub:org/repo or a folder .*, got '{name}'"):
             vlmtune.load(name)
-
-
-def test_a_folder_of_the_project_is_no_hub_id(tmp_path, monkeypatch, pictures):
-    """Wherever the command is run: backbones are searched beside the package, too."""
-    monkeypatch.chdir(tmp_path)
-    assert vlmtune.load("checkpoints/scenes-clip").score(pictures, ["red cube"]).shape == (3, 1)
 
 
 class FakeResponse:

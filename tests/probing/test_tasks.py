@@ -221,7 +221,7 @@ def test_training_never_shows_what_is_held_out():
     assert len(held_out) == 8
 
 
-def test_the_same_seed_gives_the_same_pixels():
+def test_the_same_seed_gives_the_same_pixels_which_keys_name():
     image = square(Image.effect_noise((50, 40), 90), 32)
     task = fine().runnable()
 
@@ -233,9 +233,6 @@ def test_the_same_seed_gives_the_same_pixels():
         differ = [x for x, p, q in zip(task.names, pixels("a", 0), other, strict=True) if p != q]
         assert {"rotation", "darken", "gaussian_noise_low", "gaussian_blur_low"} <= set(differ)
         assert not {"identity", "invert", "line_halftone", "hue_shift"} & set(differ)
-
-
-def test_keys_name_pixels():
     one = {v.member.name: v for v in fine().runnable().versions("a", "train")}
     other = {v.member.name: v for v in categories().runnable().versions("a", "test")}
     assert one[IDENTITY].key("a", 224) == other[IDENTITY].key("a", 224)

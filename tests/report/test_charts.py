@@ -43,7 +43,7 @@ def test_cosines_begin_in_the_middle_and_what_lacks_an_interval_or_chance_is_dra
     assert chart([row(zero)], [Label("", "")], ["one"], [0]).lines[0].lanes[0].at == 0.0
 
 
-def test_each_unit_has_its_own_axis():
+def test_each_unit_has_its_own_axis_and_text_only_marks_are_told_apart():
     rows = [
         row(MetricValue(3.0, 5, unit="rank"), metric="rank"),
         row(MetricValue(0.5, 5), metric="accuracy"),
@@ -57,9 +57,6 @@ def test_each_unit_has_its_own_axis():
     # Only the first line of a group has its heading.
     assert [line.label.group for line in result[0].lines] == ["all", ""]
     assert charts(rows[2:3], labels[2:3], ["one"], [0]) == []
-
-
-def test_text_only_marks_are_told_apart():
     metric = MetricValue(0.0, 4, 0.25)
     drawn = replace(row(metric, metric), text_only=frozenset([1]))
     lanes = chart([drawn], [Label("", "")], ["model", "n-gram"], [0, 1]).lines[0].lanes

@@ -50,14 +50,11 @@ def test_groups_of_dimensions_make_a_profile(views_of):
     assert flat["profile"] == []
 
 
-def test_gains_are_those_over_the_first_run(views_of):
+def test_gains_are_those_over_the_first_run_and_series_share_an_axis(views_of):
     (one,) = views_of({}, {}, {}, text_only=[2])
     (row,) = one["rows"]
     assert [cell["gain"] for cell in row["cells"]] == ["", "+10.0", ""]
     assert [cell["direction"] for cell in row["cells"]] == ["", "better", ""]
-
-
-def test_series_share_an_axis_unless_their_scales_are_far_apart(views_of):
     narrow, wide = tuple(i / 10 for i in range(20)), tuple(float(2 * i) for i in range(20))
     like = tuple(i / 8 for i in range(20))
     (one,) = views_of(*({"series": {"equivariance_text": x}} for x in (narrow, wide, like)))

@@ -70,15 +70,14 @@ def test_a_fit_trains_and_validates_on_phrases_and_asks_for_them(model_folder, s
         losses(model_folder, shards, tmp_path, [C2LIP()], None)
 
 
-def test_other_objectives_are_what_they_were(model_folder, shards, tmp_path):
+def test_other_objectives_are_what_they_were_and_other_phrases_another_order(
+    model_folder, shards, tmp_path
+):
     runs = [
         losses(model_folder, shards, tmp_path, [InfoNCE()], phrases)
         for phrases in (None, NounPhrases())
     ]
     assert runs[0] == runs[1]
-
-
-def test_other_phrases_are_another_order(shards):
     trained, plain = (data(shards, phrases).changes.state() for phrases in (NounPhrases(), None))
     assert trained["phrases"]["class_path"] == "vlmtune.data.noun_phrases.NounPhrases"
     assert plain["phrases"] is None

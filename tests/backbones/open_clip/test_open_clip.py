@@ -316,15 +316,14 @@ def test_a_preprocessing_that_is_none_is_refused(folder, given):
         instantiate(spec, OpenClip)
 
 
-def test_the_fingerprint_knows_the_vocabulary(folder):
+def test_the_fingerprint_knows_the_vocabulary_and_a_relative_folder_is_found(
+    folder, monkeypatch, tmp_path
+):
     path = folder()
     own = OpenClip(str(path)).fingerprint
     words = (path / "vocabulary.txt").read_text().split()
     (path / "vocabulary.txt").write_text("\n".join(reversed(words)))
     assert OpenClip(str(path)).fingerprint != own
-
-
-def test_a_relative_folder_is_found_from_anywhere(folder, monkeypatch, tmp_path):
     path = folder("here")
     monkeypatch.chdir(path.parent)
     assert OpenClip("here").embed_dim == 16
