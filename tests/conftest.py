@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub.constants
 import pytest
@@ -14,8 +15,9 @@ from open_clip import factory
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.tiny import halves, write_model, write_shards
+from tests.tiny import halves, write_cola, write_model, write_shards
 from vlmtune.backbones.open_clip.open_clip import OpenClip
+from vlmtune.benchmarks.cola_multi import ColaMulti
 
 # PyTorch gives some warnings once a process: which test gets one would depend on their order.
 torch.set_warn_always(True)
@@ -79,6 +81,17 @@ def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random open_clip model with CLIP's own words."""
     folder = tmp_path_factory.mktemp("model") / "clip"
     return write_model(folder, vocabulary=False, text={"context_length": 77})
+
+
+@pytest.fixture
+def cola(tmp_path: Path) -> Callable[..., ColaMulti]:
+    """Returns a function that makes a benchmark of nine items, 18 images and 18 captions."""
+    path = write_cola(tmp_path / "cola")
+
+    def make(name: str = "cola", kind: type[ColaMulti] = ColaMulti, **options: Any) -> ColaMulti:
+        return kind(str(path), str(path.parent), name=name, **options)
+
+    return make
 
 
 @pytest.fixture

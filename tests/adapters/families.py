@@ -52,13 +52,11 @@ def pixels(count: int = 4) -> torch.Tensor:
 
 
 def embedded(adapter, model, texts=TEXTS) -> tuple[torch.Tensor, torch.Tensor]:
-    """Embeddings of images and texts by the adapter."""
     image = adapter.embed_image(model.encode_image(pixels(), adapter.image_input))
     return image, adapter.embed_text(model.encode_text(texts, adapter.text_input))
 
 
 def plain(model, texts=TEXTS) -> tuple[torch.Tensor, torch.Tensor]:
-    """Embeddings of images and texts by the model itself."""
     with torch.no_grad():
         image, text = model.encode_image(pixels(), POOLED), model.encode_text(texts, POOLED)
     return image.values, text.values

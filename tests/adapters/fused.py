@@ -15,15 +15,18 @@ STYLES = (Mdetr, Flava, Albef, Fiber, FiberMM)
 LENGTHS = (4, 7, 3)
 
 
-def made(style, cls=MMAdapter, dropout=0.0, **options):
-    """An adapter in double precision, none of whose weights is zero or one."""
+def moved(adapter):
+    """The adapter in double precision, none of whose weights is zero or one."""
     torch.manual_seed(0)
-    adapter = cls(fusion=style(), heads=2, hidden=2, dropout=dropout, **options)
     adapter.attach(Widths(image_width=6, text_width=8, image_tokens=5))
     with torch.no_grad():
         for parameter in adapter.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     return adapter.double()
+
+
+def made(style, cls=MMAdapter, dropout=0.0, **options):
+    return moved(cls(fusion=style(), heads=2, hidden=2, dropout=dropout, **options))
 
 
 def features(images=4, lengths=LENGTHS, padding=2):

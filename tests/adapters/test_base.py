@@ -85,15 +85,11 @@ def test_a_joint_adapter_scores_chosen_pairs_only():
     assert scores.computed.equal(pairs)
     assert scores.values.nonzero().tolist() == [[1, 0], [2, 3]]
     assert (scores.values[1, 0], scores.values[2, 3]) == (25, 32)
-
-
-def test_no_pairs_are_no_call():
-    adapter = Lengths()
     with torch.no_grad():
-        scores = adapter(numbered(3), tokens([5, 2]), torch.zeros(3, 2, dtype=torch.bool))
-    assert adapter.calls == []
-    assert not scores.computed.any()
-    assert not scores.values.any()
+        none = adapter(numbered(3), tokens([5, 2, 3, 2]), torch.zeros_like(pairs))
+    assert len(adapter.calls) == 1
+    assert not none.computed.any()
+    assert not none.values.any()
 
 
 def test_what_is_no_features_is_said_in_one_line(backbone):
@@ -117,7 +113,7 @@ def test_a_backbone_without_the_layer_is_refused(backbone):
         adapter.attach(backbone)
 
 
-def test_the_trained_state_has_the_adapter_and_what_is_not_frozen(backbone):
+def test_the_trained_state_is_what_is_not_frozen_and_is_loaded_into_the_same_tensors(backbone):
     adapter = LinearProbe()
     adapter.attach(backbone)
     names = {"image.weight", "image.bias", "text.weight", "text.bias", "log_scale", "bias"}
@@ -125,12 +121,6 @@ def test_the_trained_state_has_the_adapter_and_what_is_not_frozen(backbone):
     assert trained_state(backbone, adapter).keys() == names
     backbone.model.ln_final.weight.requires_grad_()
     assert trained_state(backbone, adapter).keys() == names | {"backbone.model.ln_final.weight"}
-
-
-def test_loading_puts_weights_into_the_same_tensors(backbone):
-    adapter = LinearProbe()
-    adapter.attach(backbone)
-    backbone.model.ln_final.weight.requires_grad_()
     before = {id(p) for p in (*adapter.parameters(), *backbone.parameters())}
     state = {n: torch.full_like(v, 3.0) for n, v in trained_state(backbone, adapter).items()}
     load_trained_state(backbone, adapter, state, "here")

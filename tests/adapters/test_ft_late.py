@@ -3,26 +3,17 @@
 import pytest
 import torch
 
-from tests.adapters.fused import LENGTHS, features
+from tests.adapters.fused import LENGTHS, features, moved
 from tests.tiny import Widths
 from vlmtune.adapters.ft_late import FTLate
 from vlmtune.errors import UserError
 
 
-def made(**options):
-    torch.manual_seed(0)
-    adapter = FTLate(heads=2, hidden=2, **{"dropout": 0.0, **options})
-    adapter.attach(Widths(image_width=6, text_width=8, image_tokens=5))
-    with torch.no_grad():
-        for parameter in adapter.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return adapter.double()
-
-
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_values_and_gradients_are_those_of_torch(layers, norm_first):
-    adapter = made(layers=layers, norm_first=norm_first)
+    options = {"layers": layers, "norm_first": norm_first}
+    adapter = moved(FTLate(heads=2, hidden=2, dropout=0.0, **options))
     image, text = features()
     got = adapter(image, text).values
     rows = []
@@ -45,7 +36,7 @@ def test_values_and_gradients_are_those_of_torch(layers, norm_first):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
 
 
-def test_parameters_are_as_many_as_in_table_5():
+def test_parameters_are_as_many_as_in_table_5_and_heads_divide_the_width():
     adapter = FTLate()
     adapter.attach(Widths())
     count = sum(p.numel() for p in adapter.parameters())
@@ -53,8 +44,5 @@ def test_parameters_are_as_many_as_in_table_5():
     assert f"{count / 1e6:.0f}" == "13"
     assert all(p.requires_grad for p in adapter.parameters())
     assert adapter.log_scale.exp().item() == pytest.approx(10)
-
-
-def test_heads_must_divide_the_width():
     with pytest.raises(UserError, match="divide the token width 512, got 7"):
         FTLate(heads=7).attach(Widths())

@@ -205,11 +205,6 @@ def test_a_style_is_chosen_by_its_class_path(style, cls, tmp_path):
     assert again.spec() == spec
 
 
-def test_without_a_style_it_is_mdetr():
-    assert type(MMAdapter().style) is type(MMPred().style) is Mdetr
-    assert MMAdapter().spec()["init_args"]["fusion"] is None
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -1,8 +1,7 @@
 import pytest
 import torch
-from transformers.utils import logging
 
-from tests.adapters.test_matching import KINDS, features, pictures
+from tests.adapters.test_matching import KINDS, TEXTS, features, folders, no_bars, pictures
 from tests.refusals import refused
 from vlmtune.adapters.fusion_tuning import FusionTuning
 from vlmtune.adapters.matching import Matching
@@ -16,15 +15,8 @@ from vlmtune.objectives.on_embeddings import OnEmbeddings
 from vlmtune.pairs.hard_pairs import HardPairs
 from vlmtune.training.module import AdaptationModule
 
-TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube", "the dog right"]
+__all__ = ["folders", "no_bars"]  # fixtures
 BOTH = [ITM(), OnEmbeddings(InfoNCE())]
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    logging.disable_progress_bar()
-    folder = tmp_path_factory.mktemp("models")
-    return {name: write(folder / name) for name, (_, write) in KINDS.items()}
 
 
 @pytest.fixture

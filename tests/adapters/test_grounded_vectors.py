@@ -18,7 +18,6 @@ def words():
 
 
 def recalled(adapter, model):
-    """The recall vectors of images and texts."""
     image = model.encode_image(pixels(), adapter.image_input)
     text = model.encode_text(TEXTS, adapter.text_input)
     of_image = adapter.recall_image(adapter.prepare_image(image))

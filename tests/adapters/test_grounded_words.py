@@ -10,15 +10,9 @@ from torch.nn.functional import cosine_similarity, gelu, layer_norm, logsigmoid,
 from tests.backbones.kinds import tiny_backbone
 from vlmtune.adapters.grounded_words import GroundedWords
 from vlmtune.adapters.patch_grid import coordinates
-from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import FeatureSpec, Tokens
 
 TEXTS = ["a red cube", "blue sphere", "a cube left of a red sphere"]
-
-
-@pytest.fixture
-def backbone(model_folder):
-    return OpenClip(str(model_folder)).eval()
 
 
 def attached(backbone, **options):
@@ -71,7 +65,6 @@ def convolved(patches, layer):
 
 
 def meaning(backbone, word):
-    """The normalised embedding of a word alone."""
     return normalize(backbone.encode_text([word], FeatureSpec("pooled")).values[0], dim=0)
 
 

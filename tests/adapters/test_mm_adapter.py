@@ -1,16 +1,15 @@
-"""The MM-Adapter against one written from its formula: a pair at a time, without padding."""
+"""The MM-Adapter and MM-Pred against their formulas: a pair at a time, without padding."""
 
 import itertools
 
 import pytest
 import torch
 
-from tests.tiny import Widths
+from tests.adapters.fused import LENGTHS, STYLES, features, made, moved
 from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters.mm_pred import MMPred
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import Tokens
-
-LENGTHS = (4, 7, 3)
 
 
 def naive_pair(adapter, patches, words, length):
@@ -26,44 +25,23 @@ def naive_pair(adapter, patches, words, length):
     return adapter.log_scale.exp() * mean + adapter.bias if adapter.cosine else mean
 
 
-def made(**options):
-    torch.manual_seed(0)
-    adapter = MMAdapter(heads=2, encoder_layers=2, decoder_layers=2, hidden=2, **options)
-    adapter.attach(Widths(image_width=6, text_width=8, image_tokens=5))
-    with torch.no_grad():
-        for parameter in adapter.parameters():  # also the norms, the biases, scale and offset
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return adapter.double()
-
-
-def features():
-    torch.manual_seed(1)
-    image = torch.randn(4, 5, 6, dtype=torch.float64)
-    mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
-    text = torch.randn(*mask.shape, 8, dtype=torch.float64) * mask[:, :, None]
-    return image, text, mask
-
-
-def score(adapter, image, text, mask):
-    real = torch.ones(image.shape[:2], dtype=torch.bool)
-    return adapter(Tokens(image, mask=real), Tokens(text, mask=mask)).values
-
-
 @pytest.mark.parametrize(
     ("cosine", "norm_first", "masked"), list(itertools.product([True, False], repeat=3))
 )
 def test_values_and_gradients_equal_the_double_loop(cosine, norm_first, masked):
-    adapter = made(cosine=cosine, norm_first=norm_first, masked=masked).eval()
-    image, text, mask = features()
-    image.requires_grad_()
-    parameters = [*adapter.parameters(), image]
-    got = score(adapter, image, text, mask)
+    layers = {"encoder_layers": 2, "decoder_layers": 2, "norm_first": norm_first}
+    made = MMAdapter(heads=2, hidden=2, cosine=cosine, masked=masked, **layers)
+    adapter = moved(made).eval()
+    image, text = features(padding=0)
+    image.values.requires_grad_()
+    parameters = [*adapter.parameters(), image.values]
+    got = adapter(image, text).values
     want = torch.stack(
         [
             # Unmasked, padding up to the longest caption is attended.
-            naive_pair(adapter, image[i], text[j, : length if masked else None], length)
-            for i in range(4)
-            for j, length in enumerate(LENGTHS)
+            naive_pair(adapter, patches, words[: length if masked else None], length)
+            for patches in image.values
+            for words, length in zip(text.values, LENGTHS, strict=True)
         ]
     ).view(4, 3)
     torch.testing.assert_close(got, want)
@@ -73,7 +51,7 @@ def test_values_and_gradients_equal_the_double_loop(cosine, norm_first, masked):
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
     with torch.no_grad():  # torch has another code path for this
-        torch.testing.assert_close(score(adapter, image, text, mask), want.detach())
+        torch.testing.assert_close(adapter(image, text).values, want.detach())
 
 
 @torch.no_grad()
@@ -87,3 +65,20 @@ def test_it_can_read_the_embeddings_of_words(model_folder):
     assert isinstance(texts, Tokens)
     words = tower.start(tower.words(captions))
     assert texts.trimmed().values.equal(words.trimmed().values)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_mm_pred_is_linear_in_the_outputs_that_mm_adapter_compares(style):
+    head, adapter = made(style, MMPred).eval(), made(style).eval()
+    shared = {n: p for n, p in head.state_dict().items() if not n.startswith("predict")}
+    adapter.load_state_dict(shared, strict=False)
+    outputs = []
+    adapter.score_head = lambda fused, target: outputs.append(fused) or fused[:, 0, 0]
+    image, text = features()
+    adapter(image, text)
+    fused = outputs[0].flatten(1)
+    assert fused.shape == (12, 8 * style.queries)
+    want = fused @ head.predict.weight[0] + head.predict.bias
+    # Chunks go by caption length: captions 2, 0, 1, each with all four images.
+    got = head(image, text).values[:, [2, 0, 1]].T.flatten()
+    torch.testing.assert_close(got, want)

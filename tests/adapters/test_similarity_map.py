@@ -7,15 +7,9 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from vlmtune.adapters.similarity_map import SimilarityMap
-from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import FeatureSpec
 
 TEXTS = ["a red cube", "a metal cube left of the red sphere", "dog right"]
-
-
-@pytest.fixture
-def backbone(model_folder):
-    return OpenClip(str(model_folder)).eval()
 
 
 def attached(backbone, **options):

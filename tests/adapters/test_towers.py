@@ -46,6 +46,7 @@ def test_a_backbone_without_towers_is_refused(name):
         (lambda: WordPrompts(["zebra"]), "'zebra'"),
         (lambda: LastBlocks(image=4), "at most 3 blocks for `image`, which is all, got 4"),
         (lambda: LastBlocks(text=9), "at most 3 blocks for `text`"),
+        (lambda: LoRA(targets=[]), "choose other targets"),
     ],
 )
 def test_what_a_tower_cannot_do_is_refused(make, said):

@@ -16,7 +16,6 @@ TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
 
 
 def pixels():
-    """Three images."""
     torch.manual_seed(1)
     return torch.randn(3, 3, 32, 32)
 
@@ -70,18 +69,15 @@ def _randomised(model, seed: int, sharper: float = 1.0):
 
 
 def _text(words, width=16, positions=12, **more):
-    """The config of a text transformer for a tokenizer."""
     sizes = {"vocab_size": len(words), "max_position_embeddings": positions}
     return _transformer(width, **sizes, **more)
 
 
 def _vision(width=24, **more):
-    """The config of a vision transformer for 4 x 4 patches."""
     return _transformer(width, image_size=32, patch_size=8, **more)
 
 
 def _saved(path, seed, kind, config, words, processor, sharper=1.0):
-    """Writes a random model with its tokenizer and image processor."""
     torch.manual_seed(seed)
     _randomised(kind(config), seed, sharper).save_pretrained(path)
     words.save_pretrained(path)
@@ -234,7 +230,6 @@ SEEN = {"initializer_range": 0.02}
 
 
 def write_blip(path, seed=0, **text):
-    """BLIP with BERT's special tokens."""
     words = _bert()
     ids = {"bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3, "pad_token_id": 0}
     config = transformers.BlipConfig(

@@ -38,29 +38,20 @@ def test_names_come_without_what_wraps_a_model(tmp_path, prefix, entry, recwarn)
 
 
 @pytest.mark.parametrize("number", [np.float64(0.3), np.float32(0.3), np.int64(3)])
-def test_a_number_of_numpy_is_a_plain_value(tmp_path, number):
+def test_a_number_of_numpy_is_a_plain_value_and_an_array_of_objects_is_none(tmp_path, number):
     file = tmp_path / "epoch_1.pt"
     torch.save({"state_dict": STATE, "loss": number}, file)
     assert same(read_state_dict(file))
-
-
-def test_an_array_of_objects_is_none(tmp_path):
-    torch.save({"state_dict": STATE, "loss": np.array([{}], dtype=object)}, tmp_path / "a.pt")
+    torch.save({"state_dict": STATE, "loss": np.array([{}], dtype=object)}, file)
     with refused("needs code of the file"):
-        read_state_dict(tmp_path / "a.pt")
+        read_state_dict(file)
 
 
-def test_a_prefix_that_some_names_lack_stays(tmp_path):
-    torch.save({"module.a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "a.pt")
-    assert read_state_dict(tmp_path / "a.pt").keys() == {"module.a", "b"}
-
-
-def test_safetensors(tmp_path):
+def test_safetensors_prefixes_and_second_copies(tmp_path):
     save_file(STATE, tmp_path / "model.safetensors")
     assert same(read_state_dict(tmp_path / "model.safetensors"))
-
-
-def test_a_second_copy_of_the_weights_is_announced(tmp_path):
+    torch.save({"module.a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "a.pt")
+    assert read_state_dict(tmp_path / "a.pt").keys() == {"module.a", "b"}
     ema = {name: value + 1 for name, value in STATE.items()}
     torch.save({"state_dict": STATE, "state_dict_ema": ema}, tmp_path / "epoch_1.pt")
     with pytest.warns(UserWarning, match="as state_dict, which are used, and as state_dict_ema"):
@@ -72,6 +63,7 @@ class Bomb:
         return print, ("unpickled",)
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_no_code_runs(tmp_path, capsys):
     files = {name: tmp_path / f"{name}.pt" for name in ("namespace", "bomb")}
     torch.save({"state_dict": STATE, "args": argparse.Namespace(lr=1)}, files["namespace"])
@@ -81,10 +73,6 @@ def test_no_code_runs(tmp_path, capsys):
     with refused("object of .*print, which needs code"):
         read_state_dict(files["bomb"])
     assert "unpickled" not in capsys.readouterr().out
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_torchscript_is_code(tmp_path):
     torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / "a.pt")
     with refused(r"got TorchScript, which is code: .* tag openai .*torch.jit.load"):
         read_state_dict(tmp_path / "a.pt")

@@ -89,7 +89,9 @@ def test_states_have_the_class_token(folder):
     torch.testing.assert_close(got[:, :1], maps[0][1], **CLOSE)
 
 
-def test_a_file_fills_all_but_the_classifier(folder, tmp_path):
+def test_a_file_fills_all_but_the_classifier_and_random_weights_come_by_name_alone(
+    folder, tmp_path
+):
     network = timm.create_model("test_vit", num_classes=7).eval()
     file = tmp_path / "mine.safetensors"
     save_file({f"module.{k}": v for k, v in network.state_dict().items()}, file)
@@ -105,9 +107,6 @@ def test_a_file_fills_all_but_the_classifier(folder, tmp_path):
         backbone.classify(torch.zeros(1, 64))
     with refused("expected only the weights of test_vit2 in .*: name the architecture"):
         TimmImage("test_vit2", str(file))
-
-
-def test_random_weights_come_by_name_alone():
     backbone = TimmImage("test_vit", "random")
     assert backbone.random_weights
     assert backbone.fingerprint == TimmImage("test_vit", "random").fingerprint
@@ -121,14 +120,11 @@ def test_random_weights_come_by_name_alone():
         TimmImage("test_vit", "nowhere.pt")
 
 
-def test_texts_are_refused_before_any_work(folder):
+def test_images_alone_are_embedded_and_texts_are_refused(folder):
     with refused("reads texts, got .*, which only reads images: use it with vlmtune probe"):
         load(f"timm:{folder}")
     with refused("embeddings for texts, got TimmImage .it only reads images"):
         ZeroShot().attach(TimmImage(str(folder)))
-
-
-def test_images_alone_are_embedded(folder):
     model = load(f"timm:{folder}", texts=False, device="cpu")
     image = torch.zeros(3, 32, 32, dtype=torch.uint8)
     assert model.encode_image([image]).shape == (1, 24)

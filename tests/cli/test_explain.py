@@ -35,56 +35,44 @@ from vlmtune.cli.plugins import make_list
         (ValueError("Invalid beta parameter at index 0: 2.0"), "expected a valid optimizer, got: "),
         (MemoryError(), "expected enough memory, got MemoryError: lower the batch size"),
         (UsageError("No API key configured."), "expected a run of Weights & Biases, got: No API"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "a.txt"),
+            "expected room on the disk for a.txt, got: No space",
+        ),
+        (OSError(errno.EDQUOT, "Quota"), "expected room on the disk, got: Quota: free"),
     ],
 )
 def test_what_the_machine_lacks_is_no_fault_of_vlmtune(error, line):
     assert explain(error).startswith(line)
     assert is_expected(error)
-
-
-def test_a_full_disk_is_named():
-    named = OSError(errno.ENOSPC, "No space left on device", "a.txt")
-    assert explain(named).startswith("expected room on the disk for a.txt, got: No space")
-    other = OSError(errno.EDQUOT, "Disk quota exceeded")
-    assert explain(other).startswith("expected room on the disk, got: Disk quota exceeded: free")
-
-
-def test_other_runtime_errors_are_faults():
     assert not is_expected(RuntimeError("shapes differ"))
 
 
+PROBLEM = "Problem with given class_path '{path}': "
 WRONG_CLASSES = [
     (
         "vlmtune.training.ema.EMAA",
-        "Problem with given class_path 'vlmtune.training.ema.EMAA': module 'vlmtune.training.ema' "
-        "has no attribute 'EMAA': did you mean 'EMA'?",
+        f"{PROBLEM}module 'vlmtune.training.ema' has no attribute 'EMAA': did you mean 'EMA'?",
     ),
     (
         "vlmtune.training.emma.EMA",
-        "Problem with given class_path 'vlmtune.training.emma.EMA': No vlmtune.training attribute "
-        "emma: did you mean 'ema'?",
+        f"{PROBLEM}No vlmtune.training attribute emma: did you mean 'ema'?",
     ),
     (
         "vlmtune.adapters.LoRAA",
-        "Problem with given class_path 'vlmtune.adapters.LoRAA': No vlmtune.adapters attribute "
-        "LoRAA: did you mean 'LoRA'?",
+        f"{PROBLEM}No vlmtune.adapters attribute LoRAA: did you mean 'LoRA'?",
     ),
-    (
-        "nowhere.Callback",
-        "Problem with given class_path 'nowhere.Callback': No module named 'nowhere': change the "
-        "config",
-    ),
+    ("nowhere.Callback", f"{PROBLEM}No module named 'nowhere': change the config"),
     (
         "vlmtune.adapters.zero_shot.ZeroShot",
-        "Import path vlmtune.adapters.zero_shot.ZeroShot does not correspond to a subclass of "
-        "{kind}: change the config",
+        "Import path {path} does not correspond to a subclass of {kind}: change the config",
     ),
 ]
 
 
 @pytest.mark.parametrize(("path", "line"), WRONG_CLASSES)
 def test_a_wrong_class_is_named_and_nothing_else(path, line, tmp_path):
-    wanted = f"expected a valid config, got: {line.format(kind='Benchmark')}"
+    wanted = f"expected a valid config, got: {line.format(path=path, kind='Benchmark')}"
     (tmp_path / "a.yaml").write_text(json.dumps({"class_path": path, "init_args": {"path": "x"}}))
     for name in (path, str(tmp_path / "a.yaml")):
         with refused() as error:
@@ -98,7 +86,8 @@ def test_a_wrong_callback_is_named_and_nothing_else(
     path, line, written_out, tmp_path, model_folder, shards, capsys, monkeypatch
 ):
     monkeypatch.setattr("sys.argv", ["vlmtune"])
-    wanted = f"expected a valid config, got: trainer.callbacks: {line.format(kind='Callback')}"
+    line = line.format(path=path, kind="Callback")
+    wanted = f"expected a valid config, got: trainer.callbacks: {line}"
     listed = {"callbacks": [{"class_path": path}]} if written_out else {}
     words = ["fit", "--config", str(fit_config(tmp_path, model_folder, shards, trainer=listed))]
     words += [] if written_out else ["--trainer.callbacks", path]

@@ -34,7 +34,6 @@ def table(tmp_path, monkeypatch) -> Path:
 
 
 def set_of(words: list[str]) -> ShardSet:
-    """The one set of shards that a command line trains on."""
     (word,) = with_shards(words)
     (one,) = json.loads(word.removeprefix("--data.train="))
     return ShardSet(**one)

@@ -18,6 +18,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.loggers import CSVLogger
 
 import vlmtune
+from tests.refusals import command_refused as refused
 from tests.tiny import cola_plugin, fit_config, plugin, write_cola
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.backbones.open_clip.open_clip import OpenClip
@@ -51,8 +52,6 @@ class WithoutWandb(CSVLogger):
 
 
 class Uploading(CSVLogger):
-    """A logger that takes credentials."""
-
     def __init__(self, save_dir: str, api_key: str, uri: str) -> None:
         super().__init__(save_dir, name="csv")
 
@@ -112,21 +111,6 @@ def write_config(tmp_path_factory, model_folder, shards, benchmark):
 @pytest.fixture(scope="module")
 def config(write_config):
     return write_config()
-
-
-def refused(capsys, arguments, *parts):
-    """Runs a command that must fail with status 2 and one line that holds `parts`."""
-    capsys.readouterr()
-    status = main([str(argument) for argument in arguments])
-    output = capsys.readouterr()
-    lines = output.err.splitlines()
-    assert status == 2, output
-    assert "Traceback" not in output.err
-    assert lines[-1].startswith("vlmtune: error: ")
-    assert sum(line.startswith("vlmtune: error: ") for line in lines) == 1
-    for part in parts:
-        assert part in lines[-1]
-    return lines
 
 
 HELP = """
@@ -511,7 +495,9 @@ def test_brackets_of_a_caption_are_no_markup(model_folder, pictures, capsys):
     assert "a [red] cube" in capsys.readouterr().out
 
 
-def test_scores_of_other_weights_stay_off_the_card(fitted, tmp_path, capsys):
+def test_scores_of_other_weights_stay_off_the_card_and_another_run_is_refused(
+    fitted, tmp_path, capsys
+):
     """The report of a run is of its last step, which the best checkpoint need not be of."""
     report = json.loads((fitted / "run" / "report.json").read_text())
     report["provenance"]["config"]["steps"] = 7
@@ -522,13 +508,9 @@ def test_scores_of_other_weights_stay_off_the_card(fitted, tmp_path, capsys):
     assert "it measured 7 steps, the checkpoint has 2" in capsys.readouterr().err
     assert "accuracy" not in (out / "README.md").read_text()
     assert json.loads((out / "adapter_config.json").read_text())["provenance"]["seed"] is not None
-
-
-def test_the_report_of_another_run_is_refused(fitted, tmp_path, capsys):
-    report = json.loads((fitted / "run" / "report.json").read_text())
     report["provenance"]["fingerprint"] = "beef"
     (tmp_path / "report.json").write_text(json.dumps(report))
-    arguments = ["export", checkpoint(fitted), "--out", "x", "--report", tmp_path]
+    arguments[3] = "x"
     refused(capsys, arguments, "the report of the same run")
     assert not Path("x").exists()
 
@@ -585,11 +567,8 @@ UNKNOWN = [
     (["--trainer.max_step=2"], "did you mean 'trainer.max_steps'?"),
     (["--model.adapter.init_args.rnk=2"], "'rnk' is not accepted"),
     (["--model.adapter.init_args.learnscale=2"], "did you mean 'learn_scale'?"),
-    (["--model.objectives=[nowhere.yaml]"], "model.objectives: "),
     (["--model.objectives=[nowhere.yaml]"], "'nowhere.yaml'"),
-    (["--model.adapter=vlmtune.adapters.nope.Nope"], "'vlmtune.adapters.nope.Nope'"),
     (["--model.adapter=vlmtune.objectives.info_nce.InfoNCE"], "a subclass of Adapter"),
-    (["--model.warmup=abc"], "model.warmup: Input should be a valid number"),
     (["--trainer.accelerator=abacus"], "a valid config, got: "),
     (["--trainer.precision=17"], "got: trainer.precision: "),
     (["stray"], "unrecognized arguments: stray"),
@@ -598,7 +577,6 @@ UNKNOWN = [
     (["--config", "nowhere.yml"], "check the path and its ending"),
     (["--ckpt_path", "nowhere.ckpt"], "nowhere.ckpt"),
     (["--ckpt-path", "best"], "got 'best' ("),
-    (["--ckpt_path", "hpc"], "got 'hpc' ("),
     (["--ckpt_path="], "expected a checkpoint that this run can use, got ''"),
     (["--trainer.logger", "tests.cli.test_main.NotInstalled"], "pip install it"),
     (["--trainer.logger", "tests.cli.test_main.WithoutWandb"], "install 'vlmtune[wandb]'"),
@@ -618,7 +596,6 @@ DAMAGES = [
     {"optimizer_states": "x"},
     {"ShardDataModule": "x"},
     {"wandb_runs": ["../../evil"]},
-    {"wandb_runs": ["a/b"]},
     {"wandb_runs": [""]},
 ]
 
@@ -666,9 +643,6 @@ def test_wrong_keys_of_a_config_are_named(write_config, capsys):
     refused(capsys, ["fit", "--config", path], "optimiser")
     path.write_text("model: [1")
     refused(capsys, ["fit", "--config", path], "config")
-
-
-def test_a_run_without_a_config_says_what_it_needs(capsys):
     refused(capsys, ["fit", "--trainer.max_steps=1"], "required: model.backbone, ")
 
 
@@ -731,9 +705,7 @@ def test_images_and_captions_that_are_none(model_folder, pictures, tmp_path, cap
     refused(capsys, [*score, tmp_path, "--text", "a cube"], "Is a directory")
     refused(capsys, [*score, pictures[0], "--text", " "], "expected captions with words")
     refused(capsys, [*score, pictures[0]], "--text", "vlmtune score --help")
-    refused(capsys, [*score, pictures[0], "--text", "a", "--device", "abacus"], "abacus")
     refused(capsys, [*score, pictures[0], "--text", "a", "--batch-size", "0"], "--batch-size")
-    refused(capsys, ["score", "ViT-B-33", pictures[0], "--text", "a"], "did you mean")
 
 
 def test_random_weights_need_their_name(write_config, benchmark, shards, pictures, tiny_vl, capsys):
@@ -775,14 +747,9 @@ def test_unknown_benchmarks_commands_and_devices(model_folder, benchmark, capsys
     evaluate = ["evaluate", "--model", model_folder, "--out", "out", "--benchmarks"]
     refused(capsys, [*evaluate, "cola_mutli"], "got 'cola_mutli': did you mean 'cola_multi'? Oth")
     refused(capsys, [*evaluate, "nowhere.yaml"], "got 'nowhere.yaml': there is no such file; name")
-    refused(capsys, [*evaluate, "vlmtune.benchmarks.nope.Nope"], "nope")
-    refused(capsys, [*evaluate, "vlmtune.objectives.info_nce.InfoNCE"], "InfoNCE")
     refused(capsys, [*evaluate, benchmark, "--device", "abacus"], "abacus")
-    refused(capsys, [*evaluate, benchmark, "--batch-size", "0"], "--batch-size")
     Path("file").write_text("")
     refused(capsys, [*evaluate, benchmark, "--out", "file"], "'file'", "is a file: choose a folder")
-    refused(capsys, [*evaluate, benchmark, "--banana", "1"], "--banana")
-    refused(capsys, ["evaluat"], "evaluat")
     refused(capsys, [], "COMMAND")
     refused(capsys, ["report", "nowhere", "--out", "x"], "report.json")
 
@@ -819,7 +786,6 @@ class Cubes(ShardBuilder):
 
 @pytest.fixture
 def cubes(tmp_path, monkeypatch):
-    """YAML of a builder of `count` records."""
     (tmp_path / "cubes_for_test.py").write_text(CUBES)
     monkeypatch.syspath_prepend(tmp_path)
     Image.new("RGB", (4, 4)).save("a.png")

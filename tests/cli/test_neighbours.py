@@ -79,7 +79,9 @@ def test_an_interrupted_command_goes_on(model_folder, shards, tmp_path, capsys, 
     assert capsys.readouterr().out.splitlines()[0].startswith(str(tmp_path))
 
 
-def test_coarse_caches_feed_training(model_folder, shards, tmp_path, capsys):
+def test_coarse_caches_feed_training_and_wrong_arguments_are_one_line(
+    model_folder, shards, tmp_path, capsys
+):
     assert mine(model_folder, shards, tmp_path, "--images-only") == 0
     printed = capsys.readouterr()
     folder = printed.out.strip()
@@ -89,6 +91,10 @@ def test_coarse_caches_feed_training(model_folder, shards, tmp_path, capsys):
     mined.prepare([ShardSet(str(shards))])
     group = mined._index[0].read()
     assert len(mined.extend([group], 0, 0)[0]) == 2
+    assert mine(model_folder, tmp_path / "nowhere", tmp_path) == 2
+    assert mine(model_folder, shards, tmp_path, "--neighbours", 0) == 2
+    lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("vlmtune: error")]
+    assert len(lines) == 2
 
 
 @pytest.mark.parametrize("kind", ["blip", "bridgetower", "flava", "vilt"])
@@ -114,10 +120,3 @@ def test_matching_heads_score_captions(kind, model_folder, shards, tmp_path, cap
         picture = decode_image(known.images[image])
         scores = model.score(picture, false)[0]
         torch.testing.assert_close(scores.sort(descending=True).values, scores)
-
-
-def test_wrong_arguments_are_one_line(model_folder, shards, tmp_path, capsys):
-    assert mine(model_folder, tmp_path / "nowhere", tmp_path) == 2
-    assert mine(model_folder, shards, tmp_path, "--neighbours", 0) == 2
-    lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("vlmtune: error")]
-    assert len(lines) == 2

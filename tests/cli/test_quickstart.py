@@ -56,15 +56,12 @@ def test_the_steps_and_what_is_printed(run, capsys):
     assert calls[-1][1:4] == [value(frozen, "--out"), *runs]
 
 
-def test_the_configs_are_those_of_the_package(run):
+def test_the_configs_are_those_of_the_package_with_the_folder_in_every_path(run, tmp_path):
     run()
     for path in sorted((OUT / "configs").glob("*.yaml")):
         source = Path(__file__).parents[2] / quickstart.CONFIGS / path.name
         text = source.read_text().replace("../../plugins", str(source.parents[2] / "plugins"))
         assert yaml.safe_load(path.read_text()) == yaml.safe_load(text)
-
-
-def test_another_folder_stands_in_every_path(run, tmp_path):
     folder = tmp_path / "a folder: mine, #1"
     calls = run("--out", str(folder))
     assert "runs/quickstart" not in str(calls)

@@ -38,31 +38,22 @@ def heads(tmp_path, *runs):
     return [head.strip() for head in line.strip("| ").split("|")][4:]
 
 
-def test_equal_text_only_runs_stand_once_and_last(tmp_path, evaluated):
+def test_text_only_runs_stand_last_and_go_by_their_folders_unless_they_are_equal(
+    tmp_path, evaluated
+):
     folders = evaluated("x", 0.3, "one"), evaluated("y", 0.3, "two")
     assert heads(tmp_path, *folders) == ["one", "two", "text-only (n-gram)"]
-
-
-def test_other_text_only_runs_go_by_their_folders(tmp_path, evaluated):
+    folders = evaluated("x", 0.3), evaluated("y", 0.3)  # runs of one name
+    assert heads(tmp_path, *folders) == ["x", "y", "text-only (n-gram)"]
     folders = evaluated("x", 0.3, "one"), evaluated("y", 0.4, "two")
     alone = [f"text-only (n-gram), {name}" for name in "xy"]
     assert heads(tmp_path, *folders) == ["one", "two", *alone]
 
 
-def test_a_file_alone_brings_no_text_only_run_and_a_text_only_file_may_be_named(
-    tmp_path, evaluated
-):
+def test_only_what_is_asked_for_is_read_and_written(tmp_path, evaluated):
     folder = evaluated("x", 0.3)
     assert heads(tmp_path, folder / "report.json") == ["mm"]
     assert heads(tmp_path, folder, folder / "text-only-n-gram.json") == ["mm", "text-only (n-gram)"]
-
-
-def test_runs_of_one_name_go_by_their_folders(tmp_path, evaluated):
-    folders = evaluated("x", 0.3), evaluated("y", 0.3)
-    assert heads(tmp_path, *folders) == ["x", "y", "text-only (n-gram)"]
-
-
-def test_only_what_is_asked_for_is_written(tmp_path, evaluated):
     heads(tmp_path, evaluated("x", 0.3))
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.md", "report.html"}
     paths = {"out": tmp_path / "out", "csv": tmp_path / "a.csv", "latex": None, "mteb": None}

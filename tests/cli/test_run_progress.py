@@ -8,8 +8,6 @@ import pytest
 from rich.console import Console
 
 from tests.runs import QUIET, fit, module
-from tests.tiny import write_cola
-from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.cli.run_progress import RunProgress
 from vlmtune.storage import progress
 from vlmtune.training.benchmark_callback import BenchmarkCallback
@@ -33,11 +31,15 @@ def run(made, shards, folder, steps=5, *more, **options):
     return fit(made, shards, folder, steps, (bar, *more), **given)
 
 
-def test_the_bar_counts_the_steps_of_the_run(model_folder, shards, tmp_path, screen):
+def test_bars_count_the_steps_of_the_run_and_name_what_else_runs(
+    model_folder, shards, tmp_path, screen, cola
+):
+    evaluation = BenchmarkCallback([cola("one"), cola("other")], every_n_epochs=0, every_n_steps=2)
     # Three steps are an epoch.
-    run(module(model_folder), shards, tmp_path, 5)
+    run(module(model_folder), shards, tmp_path, 5, evaluation, val=True)
     shown = screen()
-    assert "training" in shown
+    for part in ("training", "validating", "one: scoring", "other: scoring"):
+        assert part in shown
     assert "5/5" in shown
     assert re.search(r"loss \d", shown)
     assert "Epoch" not in shown
@@ -52,21 +54,6 @@ def test_a_resumed_run_begins_at_its_step(model_folder, shards, tmp_path, screen
     counts = re.findall(r"(\d+)/5", screen()[before:])
     assert counts[0] == "3"
     assert counts[-1] == "5"
-
-
-def test_bars_of_benchmarks_have_their_names(model_folder, shards, tmp_path, screen):
-    path = write_cola(tmp_path / "cola")
-    benchmarks = [ColaMulti(str(path), str(path.parent), name=name) for name in ("one", "other")]
-    evaluation = BenchmarkCallback(benchmarks, every_n_epochs=0, every_n_steps=2)
-    run(module(model_folder), shards, tmp_path, 5, evaluation)
-    shown = screen()
-    assert "one: scoring" in shown
-    assert "other: scoring" in shown
-
-
-def test_validation_has_a_bar(model_folder, shards, tmp_path, screen):
-    run(module(model_folder), shards, tmp_path, 3, val=True)
-    assert "validating" in screen()
 
 
 def test_without_a_terminal_nothing_is_shown(model_folder, shards, tmp_path, capfd):

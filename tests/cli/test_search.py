@@ -5,6 +5,7 @@ import re
 import pytest
 
 import vlmtune
+from tests.refusals import command_refused
 from tests.tiny import halves
 from vlmtune.cli.main import main
 
@@ -26,7 +27,6 @@ def run(capsys, *words):
 
 
 def rows(output: str) -> list[tuple[str, float]]:
-    """Files and scores of the tables of a search."""
     found = re.findall(r"^\| (.+?) +\| +(-?[\d.]+) \|$", output, re.MULTILINE)
     return [(name, float(score)) for name, score in found]
 
@@ -75,8 +75,5 @@ def test_mistakes_are_one_line(model_folder, other_folder, photos, capsys):
         (("search", "index"), "expected captions, or --page"),
         (("index", photos, "--out", "x"), "required: --model"),
     ):
-        status, _, err = run(capsys, *words)
-        assert status == 2
-        assert len(err.splitlines()) == 1
-        assert reason in err
+        (_,) = command_refused(capsys, words, reason)
     assert run(capsys, *search, "--model", model_folder)[0] == 0

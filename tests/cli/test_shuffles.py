@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tests.refusals import command_refused
 from vlmtune.benchmarks.aro_order import AroOrder
 from vlmtune.benchmarks.aro_shuffles import perturb, read_shuffles
 from vlmtune.cli.main import main
@@ -58,7 +59,6 @@ def test_what_is_wrong_is_one_line(annotations, capsys, monkeypatch, change, sai
     monkeypatch.chdir(annotations.parent)
     monkeypatch.setitem(sys.modules, "spacy", None)
     given = {"--annotations": "captions.json", "--out": "shuffles.json", **change}
-    assert main(["shuffles", *[part for pair in given.items() for part in pair]]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    words = [part for pair in given.items() for part in pair]
+    (_,) = command_refused(capsys, ["shuffles", *words], said)
     assert sorted(path.name for path in annotations.parent.iterdir()) == ["captions.json"]

@@ -29,15 +29,12 @@ def test_a_line_is_written_at_once_in_any_encoding():
     os.close(reading)
 
 
-def test_a_closed_pipe_ends_no_run():
+def test_a_closed_pipe_or_output_ends_no_run():
     output, reading = pipe()
     os.close(reading)
     for _ in range(3):
         print("line", file=output, flush=True)
     output.close()
-
-
-def test_a_closed_output_ends_no_run():
     with sturdy(None) as output:
         print("line", file=output, flush=True)
 

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.refusals import refused
+from tests.refusals import command_refused, refused
 from tests.tiny import cola_plugin, write_cola
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.pug_animals import PugAnimals
 from vlmtune.cli.main import main
 from vlmtune.cli.text_only import captions, save_text_only, text_only_runs
@@ -16,12 +15,6 @@ from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
 from vlmtune.language.ngram import NGram
 from vlmtune.report.run_report import Provenance, RunReport
-
-
-@pytest.fixture
-def cola(tmp_path):
-    path = write_cola(tmp_path / "cola")
-    return ColaMulti(str(path), str(path.parent), name="tiny")
 
 
 @pytest.fixture
@@ -36,15 +29,12 @@ def provenance():
     return Provenance("ViT", "MMAdapter", {}, "f", "scenes", {}, {}, "c", "2026", 3, 9, 1.0)
 
 
-def test_captions_of_a_text_file(tmp_path):
+def test_captions_are_those_of_a_text_file_or_the_true_ones_of_shards(tmp_path, shards):
     (tmp_path / "some.txt").write_text("a dog\n\n  a cat on a sofa \n", encoding="utf-8")
     assert list(captions(tmp_path / "some.txt")) == ["a dog", "a cat on a sofa"]
     (tmp_path / "none.txt").write_text("\n")
     with refused("got none"):
         NGram().fit(captions(tmp_path / "none.txt"))
-
-
-def test_captions_of_shards_are_the_true_ones(shards):
     from vlmtune.data.shards import ShardSet, decode_header
     from vlmtune.data.tar_records import read_records
 
@@ -75,6 +65,7 @@ def test_what_holds_no_captions_is_one_line(tmp_path, kind):
 
 
 def test_both_text_only_runs_are_the_scores_of_the_benchmarks(cola, scorer, provenance):
+    cola = cola("tiny")
     n_gram = TextOnlyScore.fitted(["a red cube", "a blue sphere"])
     text_only, averaged = text_only_runs([cola], scorer, n_gram, "captions.txt", provenance)
     assert text_only.text_only
@@ -89,6 +80,7 @@ def test_both_text_only_runs_are_the_scores_of_the_benchmarks(cola, scorer, prov
 
 
 def test_what_reads_embeddings_has_no_text_only_run(cola, scorer, provenance, tmp_path, capsys):
+    cola = cola("tiny")
     (tmp_path / "animals").mkdir()
     animals = PugAnimals.fixture(tmp_path / "animals")
     n_gram = TextOnlyScore.fitted(["a red cube"])
@@ -99,19 +91,14 @@ def test_what_reads_embeddings_has_no_text_only_run(cola, scorer, provenance, tm
     assert "no text-only runs" in capsys.readouterr().err
 
 
-def test_files_of_a_former_evaluation_are_replaced(tmp_path, make_run_report):
-    one = replace(make_run_report, name="text-only (n-gram)", text_only=True)
+def test_files_of_a_former_evaluation_are_replaced(tmp_path, provenance):
+    one = RunReport("text-only (n-gram)", provenance, (), text_only=True)
     save_text_only(tmp_path, [one, replace(one, name="text-only (image averaged)")])
     names = ["text-only-image-averaged.json", "text-only-n-gram.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert RunReport.load(tmp_path / names[1]) == one
     save_text_only(tmp_path, [])
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture
-def make_run_report(provenance):
-    return RunReport("a", provenance, ())
 
 
 def test_evaluate_and_report_show_text_only_runs(model_folder, tmp_path, monkeypatch, capsys):
@@ -145,7 +132,5 @@ def test_evaluate_and_report_show_text_only_runs(model_folder, tmp_path, monkeyp
     assert main([*common, "--out", "one"]) == 0  # without text-only runs none are left
     assert "replaces the report of one: one/report.json" in capsys.readouterr().err
     assert not list((tmp_path / "one").glob("text-only-*"))
-    capsys.readouterr()
-    assert main([*common, "--out", "new", "--text-only", "nowhere.txt"]) == 2
-    assert "nowhere.txt" in capsys.readouterr().err
+    command_refused(capsys, [*common, "--out", "new", "--text-only", "nowhere.txt"], "nowhere.txt")
     assert not (tmp_path / "new").exists()

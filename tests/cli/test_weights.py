@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from tests.cli.test_main import refused
+from tests.refusals import command_refused as refused
 from tests.tiny import cola_plugin, write_cola
 from vlmtune.cli.main import main
 
@@ -33,17 +33,6 @@ def test_a_weights_file_is_measured_and_named(tiny_vl, tmp_path, capsys):
 
     lines = refused(capsys, arguments, "expected the open_clip architecture", "ViT-B-32-quickgelu:")
     assert len(lines) == 1
-
-
-def test_the_activation_is_announced_in_one_line(tiny_vl, tmp_path, pictures, capsys):
-    file = tmp_path / "epoch_1.pt"
-    torch.save(tiny_vl, file)
-    score = [str(x) for x in ("score", file, pictures[0], "--text", "a red cube")]
-    announced = "^Tiny-VL computes with GELU, and epoch_1.pt does not .* need Tiny-VL-quickgelu$"
-    with pytest.warns(UserWarning, match=announced) as warned:
-        assert main([*score, "--architecture", "Tiny-VL"]) == 0
-    assert len(warned) == 1
-    assert "a red cube" in capsys.readouterr().out
 
 
 def test_an_index_keeps_the_architecture_of_its_weights(tiny_vl, tmp_path, pictures, capsys):

@@ -49,16 +49,13 @@ def model():
     return backbone, adapter.train()
 
 
-def test_a_word_has_the_mean_of_its_tokens(model):
+def test_a_word_has_the_mean_of_its_tokens_special_and_cut_ones_left_out(model, monkeypatch):
     """Of "ab c" the first word has tokens 0 and 1, the second 2 (the blank) and 3."""
     words, maps, box = read_words(model[0], model[1], Image.new("RGB", (8, 8)), " ab  c")
     assert words == ("ab", "c")
     assert maps.tolist() == [[[0.5, 0.5], [0, 0]], [[0, 0], [0.5, 0.5]]]
     assert box == pytest.approx((0, 0, 1, 1), abs=0.01)
     assert model[1].training  # as before
-
-
-def test_special_tokens_are_no_words_and_cut_words_are_left_out(model, monkeypatch):
     backbone, adapter = model
     encode = backbone.encode_text
 

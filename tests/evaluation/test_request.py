@@ -66,6 +66,8 @@ def test_what_no_pair_names_is_left_out(make):
     assert set(request.texts) == {"v", "x"}
     assert request.pairs is not None
     assert len(request.pairs) == 2
+    assert not make(IMAGES, TEXTS, []).images
+    assert make("", TEXTS).count(range(0)) == 0
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
@@ -77,11 +79,6 @@ def test_ranks_have_about_as_many_pairs(make, ranks):
     counts = [request.count(request.rows(rank, ranks)) for rank in range(ranks)]
     assert sum(counts) == len(pairs)
     assert max(counts) - min(counts) <= 40
-
-
-def test_nothing_is_asked_for(make):
-    assert not make(IMAGES, TEXTS, []).images
-    assert make("", TEXTS).count(range(0)) == 0
 
 
 @pytest.mark.parametrize("pair", [[7, 0], [0, 6], [-1, 0], [0, -1]])

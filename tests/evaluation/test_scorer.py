@@ -179,15 +179,6 @@ def test_each_image_and_each_caption_is_encoded_once(images, make, store):
     assert backbone.captions == dict.fromkeys(set(TEXTS), calls)
 
 
-def test_a_store_serves_other_processes(images, tmp_path):
-    backbone, adapter = made(ToyJoint())
-    first = Scorer(backbone, adapter, tmp_path / "store")(images, TEXTS)
-    other, adapter = made(ToyJoint())
-    again = Scorer(other, adapter, tmp_path / "store")(images[::-1], TEXTS)
-    torch.testing.assert_close(again.flip(0), first)
-    assert (other.images, sum(other.captions.values())) == (0, 0)
-
-
 @pytest.mark.parametrize("batch_size", [1, 2, 256])
 def test_a_joint_adapter_scores_the_needed_pairs_only(images, batch_size):
     backbone, adapter = made(ToyJoint())
@@ -200,7 +191,10 @@ def test_a_joint_adapter_scores_the_needed_pairs_only(images, batch_size):
     assert backbone.captions["green"] == len(images)  # by the double loop; nobody else asked
 
 
-def test_nothing_to_score_encodes_nothing(images):
+def test_nothing_to_score_encodes_nothing(images, tmp_path):
+    with Scorer(*made(ToyDual()), tmp_path).session([ImageRef(tmp_path / "nowhere.png")], []):
+        pass
+    assert not list(tmp_path.glob("*/meta.json"))
     score, none = Scorer(*made(ToyDual())), torch.zeros(0, 2, dtype=torch.int64)
     assert score([], TEXTS).shape == (0, 6)
     assert score([], []).shape == (0, 0)
@@ -219,6 +213,13 @@ def test_an_adapter_with_a_forward_of_its_own_is_respected(images):
     plain = Scorer(*made(ToyDual()))(images, TEXTS)
     shifted = Scorer(*made(Shifted()), batch_size=2)(images, TEXTS)
     torch.testing.assert_close(shifted, plain + 7)
+
+    class Forgetful(ToyJoint):
+        def forward(self, image, text, pairs=None):
+            scores = super().forward(image, text, pairs)
+            return Scores(scores.values, torch.zeros_like(scores.computed))
+
+    assert Scorer(*made(Forgetful()))(images, TEXTS).isnan().all()
 
 
 def test_modes_are_restored_and_no_graph_is_built(images, tmp_path):
@@ -255,37 +256,24 @@ def test_embeddings_in_the_given_order(images, frozen):
     again = score.embed_images([images[3], Image.open(images[0].path), images[3]])
     torch.testing.assert_close(again, image[[3, 0, 3]])
     assert score.embed_images([]).shape == score.embed_texts([]).shape == (0, 6)
-
-
-def test_a_joint_adapter_has_no_embeddings(images):
-    score = Scorer(*made(ToyJoint()))
-    for embed in (lambda: score.embed_images(images), lambda: score.embed_texts(TEXTS)):
+    joint = Scorer(*made(ToyJoint()))  # has none
+    for embed in (lambda: joint.embed_images(images), lambda: joint.embed_texts(TEXTS)):
         with refused("got ToyJoint, a joint one"):
             embed()
 
 
-def test_pictures_are_told_apart_by_content():
+def test_pictures_are_told_apart_by_content_and_changed_files_encoded_again(images):
     backbone, adapter = made(ToyDual())
     red, blue = Image.new("RGB", (4, 4), "red"), Image.new("RGB", (4, 4), "blue")
     got = Scorer(backbone, adapter)([red, blue, red.copy()], TEXTS)
     assert backbone.images == 2
     assert got[0].equal(got[2])
     assert not got[0].equal(got[1])
-
-
-def test_a_file_that_changes_is_encoded_again(images):
     backbone, adapter = made(ToyDual())
     score = Scorer(backbone, adapter)
     before = score(images[:1], TEXTS)
     Image.new("RGB", (9, 9), "yellow").save(images[0].path)
     assert not score(images[:1], TEXTS).equal(before)
-
-
-def test_bad_arguments_are_told():
-    backbone, adapter = made(ToyDual())
-    for pair in ([0, 0], [-1, 0], [0, 6]):
-        with pytest.raises(ValueError, match=r"pairs within \(0, 6\)"):
-            Scorer(backbone, adapter)([], TEXTS, torch.tensor([pair]))
 
 
 def test_a_session_encodes_once_for_all_calls(images, make, store):
@@ -317,22 +305,20 @@ def test_a_session_ends(images):
     assert backbone.images == 10
 
 
-def test_another_adapter_reads_the_store_of_a_session(images, tmp_path):
-    backbone, adapter = made(ToyDual("tokens"))
-    with Scorer(backbone, adapter, tmp_path).session(images, TEXTS):
+def test_another_process_with_another_adapter_reads_the_store_of_a_session(images, tmp_path):
+    with Scorer(*made(ToyDual("tokens")), tmp_path).session(images, TEXTS):
         pass
 
     class Other(ToyDual):
         def embed_image(self, image):
             return super().embed_image(image).square()
 
-    other = Other("tokens")
-    other.attach(backbone)
-    score = Scorer(backbone, other, tmp_path)
+    backbone, adapter = made(Other("tokens"))  # as another process has them
+    score = Scorer(backbone, adapter, tmp_path)
     with score.session(images[::-1], TEXTS[::-1]):
         got = score(images[:3], TEXTS)
-    assert backbone.images == 5
-    torch.testing.assert_close(got, naive(backbone, other, images[:3], TEXTS))
+    assert (backbone.images, sum(backbone.captions.values())) == (0, 0)
+    torch.testing.assert_close(got, naive(backbone, adapter, images[:3], TEXTS))
 
 
 def test_what_cannot_be_encoded_fails_the_call_that_needs_it(images, tmp_path, make, store):
@@ -359,13 +345,6 @@ def test_what_cannot_be_encoded_fails_the_call_that_needs_it(images, tmp_path, m
                 score(images, [*TEXTS, blank])
 
 
-def test_a_session_of_nothing(tmp_path):
-    score = Scorer(*made(ToyDual()), tmp_path / "store")
-    with score.session([ImageRef(tmp_path / "nowhere.png")], []):
-        pass
-    assert not list((tmp_path / "store").glob("*/meta.json"))
-
-
 @pytest.mark.parametrize("both", [False, True])
 def test_a_comparison_of_its_own_is_respected(images, both):
     class Distance(ToyDual):
@@ -381,15 +360,6 @@ def test_a_comparison_of_its_own_is_respected(images, both):
     want = naive(backbone, adapter, images, TEXTS)
     got = Scorer(backbone, adapter, batch_size=2)(images, TEXTS, pairs)
     torch.testing.assert_close(got, want[tuple(pairs.T)])
-
-
-def test_a_pair_the_adapter_leaves_out_has_no_score(images):
-    class Forgetful(ToyJoint):
-        def forward(self, image, text, pairs=None):
-            scores = super().forward(image, text, pairs)
-            return Scores(scores.values, torch.zeros_like(scores.computed))
-
-    assert Scorer(*made(Forgetful()))(images, TEXTS).isnan().all()
 
 
 @pytest.mark.parametrize("frozen", [True, False])

@@ -75,7 +75,7 @@ def matrix(values):
     return score, asked
 
 
-def test_the_image_is_averaged_out():
+def test_the_image_is_averaged_out_and_counts_once():
     values = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     score, _ = matrix(values)
     averaged = ImageAveraged(score)
@@ -86,9 +86,6 @@ def test_the_image_is_averaged_out():
     pairs = torch.tensor([[2, 3], [0, 0]])
     assert averaged(IMAGES, texts, pairs).equal(whole[pairs[:, 0], pairs[:, 1]])
     assert isinstance(averaged, PairScorer)
-
-
-def test_an_image_that_occurs_twice_counts_once():
     score, asked = matrix(torch.tensor([[0.0], [3.0], [9.0]]))
     assert ImageAveraged(score)([IMAGES[0], IMAGES[1], IMAGES[0]], ["0"]).tolist() == [[1.5]] * 3
     assert asked == [2]

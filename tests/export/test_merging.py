@@ -11,7 +11,7 @@ from PIL import Image
 import vlmtune
 from tests.backbones.hf_models import write_blip, write_clip, write_siglip
 from tests.model.checkpoints import checkpoint
-from tests.refusals import refused
+from tests.refusals import command_refused, refused
 from tests.tiny import WORDS, write_model
 from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.adapters.full_finetuning import FullFineTuning
@@ -62,6 +62,9 @@ def test_open_clip_loads_it(kind, model_folder, tmp_path, pictures):
     assert network.logit_scale.item() == pytest.approx(model.adapter.log_scale.item())
     modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "merged").iterdir()}
     assert len(modes) == 1
+    model.adapter.bias.data.fill_(-3.0)
+    left_out = save_merged(tmp_path / "biased", model)
+    assert left_out == "left out, as the model has none: logit_bias"
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
@@ -153,12 +156,4 @@ def test_the_command(model_folder, tmp_path, capsys, pictures):
     assert line in capsys.readouterr().out
     got = vlmtune.load(tmp_path / "merged", device="cpu").score(pictures, TEXTS)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
-    assert main([*arguments, "--out", str(tmp_path / "other")]) == 2
-    assert "got both" in capsys.readouterr().err
-
-
-def test_a_bias_without_a_counterpart_is_named(model_folder, tmp_path):
-    model = trained(OpenClip(str(model_folder)), LastBlocks(1, 1))
-    model.adapter.bias.data.fill_(-3.0)
-    left_out = save_merged(tmp_path / "merged", model)
-    assert left_out == "left out, as the model has none: logit_bias"
+    command_refused(capsys, [*arguments, "--out", tmp_path / "other"], "got both")

@@ -80,7 +80,7 @@ def test_a_revision_pins_an_export(api, export, pictures, tmp_path):
         vlmtune.load(tmp_path / "mine", revision=REVISION)
 
 
-def test_an_export_loads_the_recorded_revision_of_its_base_model(hub, tmp_path):
+def test_an_export_loads_the_recorded_revision_of_its_base_model(hub, tmp_path, model_folder):
     hub("someone/clip", write_clip(tmp_path / "clip"))
     base = vlmtune.load("someone/clip", revision=REVISION, device="cpu").backbone
     assert base.spec()["init_args"]["revision"] == REVISION
@@ -94,18 +94,19 @@ def test_an_export_loads_the_recorded_revision_of_its_base_model(hub, tmp_path):
     assert loaded.spec()["init_args"] == base.spec()["init_args"]
     with refused("got 'someone/clip'"):
         vlmtune.load("someone/clip", device="cpu")
-
-
-def test_open_clip_takes_no_revision(hub, model_folder):
     hub("someone/tiny", model_folder)
     with refused("someone/tiny of open_clip, which only loads main branches"):
         vlmtune.load("someone/tiny", revision=REVISION)
 
 
-def test_nothing_is_uploaded_or_licensed_unless_asked(api, export, tmp_path):
+def test_nothing_is_uploaded_unless_asked_or_where_options_do_not_fit(api, export, tmp_path):
     assert run_command(export) == 0
     assert api == []
     assert "license" not in (tmp_path / "mine/README.md").read_text().split("---")[1]
+    with refused("repository owner/name to push to, got 'mine'"):
+        run_command([*export, "--push-to-hub", "mine"])
+    with refused("expected --out FOLDER with --push-to-hub"):
+        run_command([*export[:2], "--push-to-hub", "someone/mine"])
 
 
 def test_a_refusal_of_the_hub_is_one_line(export, monkeypatch):
@@ -116,10 +117,3 @@ def test_a_refusal_of_the_hub_is_one_line(export, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
     with refused("push .* to someone/mine, got PermissionError: 401 Unauthorized log in: log in"):
         run_command([*export, "--push-to-hub", "someone/mine"])
-
-
-def test_options_that_do_not_fit(export):
-    with refused("repository owner/name to push to, got 'mine'"):
-        run_command([*export, "--push-to-hub", "mine"])
-    with refused("expected --out FOLDER with --push-to-hub"):
-        run_command([*export[:2], "--push-to-hub", "someone/mine"])

@@ -8,7 +8,7 @@ import torch
 from tests.backbones.hf_models import write_blip, write_clip, write_siglip
 from tests.export.test_merging import trained
 from tests.model.checkpoints import checkpoint
-from tests.refusals import refused
+from tests.refusals import command_refused, refused
 from tests.tiny import WORDS, write_model
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.adapters.lora import LoRA
@@ -80,7 +80,7 @@ def test_the_twin_of_a_clip_computes_the_same(quick_gelu, tmp_path, images):
     assert got.logits_per_image.allclose(want[2] * want[0] @ want[1].T, atol=1e-4)
 
 
-def test_captions_become_the_same_tokens(clip_folder):
+def test_captions_become_the_same_tokens(clip_folder, model_folder):
     backbone = OpenClip(str(clip_folder))
     tokenizer = hf_tokenizer(backbone)
     captions = ["A man's DOG, 12 cats!", "  two   spaces\n", "naïve café – 北京 🙂", "word " * 100]
@@ -89,9 +89,7 @@ def test_captions_become_the_same_tokens(clip_folder):
     got = tokenizer(captions, padding="max_length", truncation=True, return_tensors="pt")
     assert got["attention_mask"].bool().equal(mask)
     assert got["input_ids"][mask].equal(ids[mask])
-
-
-def test_words_of_a_vocabulary_become_the_same_tokens(model_folder):
+    # Of a vocabulary of words.
     backbone = OpenClip(str(model_folder))
     tokenizer = hf_tokenizer(backbone)
     captions = ["A red CUBE, left of the dog.", "dog", "red " * 100]
@@ -138,8 +136,7 @@ def test_the_command(library, tmp_path, capsys):
     want = model.encode_text(TEXTS)
     path = checkpoint(tmp_path / "last.ckpt", model.backbone, model.adapter)
     arguments = ["export", str(path), "--format", FORM]
-    assert main(arguments) == 2
-    assert "expected --merged FOLDER with --format" in capsys.readouterr().err
+    command_refused(capsys, arguments, "expected --merged FOLDER with --format")
     assert main([*arguments, "--merged", str(tmp_path / "merged")]) == 0
     assert "merged: a checkpoint of sentence-transformers; load it with" in capsys.readouterr().out
     got = library.SentenceTransformer(str(tmp_path / "merged"), device="cpu").encode(TEXTS)

@@ -58,6 +58,12 @@ def test_rows_come_back_in_the_order_asked_for(tmp_path):
     assert not got.values[1, 2].any()
     assert store.features(["b"]).values.equal(BLOCKS[0][1].values[1:2])
     assert len(store.features([])) == 0
+    data = pickle.dumps(store)
+    assert len(data) < 1000
+    assert pickle.loads(data).features(["b"]).values.equal(store.features(["b"]).values)
+    store.features(["a"]).values.fill_(9)
+    store._pieces[0][0].fill_(9)
+    assert FeatureStore(store.folder).features(["b"]).values.equal(BLOCKS[0][1].values[1:2])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -74,13 +80,9 @@ def test_pooled_in_each_type(tmp_path, dtype):
     assert size == 6 * 8 * getattr(torch, dtype).itemsize
 
 
-def test_only_real_tokens_are_stored(tmp_path):
-    store = open_or_build_store(tmp_path, key(dtype="float16"), produce, 5)
-    assert (store.folder / "values.bin").stat().st_size == (2 + 5 + 1 + 3 + 3) * 4 * 2
-
-
-def test_a_second_opening_produces_nothing(tmp_path):
+def test_only_real_tokens_are_stored_and_a_second_opening_produces_nothing(tmp_path):
     first = open_or_build_store(tmp_path, key(), produce, 5)
+    assert (first.folder / "values.bin").stat().st_size == (2 + 5 + 1 + 3 + 3) * 4 * 4
     again = open_or_build_store(tmp_path, key(), forbidden, 5)
     assert again.features(["e", "b"]).values.equal(first.features(["e", "b"]).values)
 
@@ -107,9 +109,6 @@ def test_duplicates_are_kept_once_and_first(tmp_path):
 )
 def test_another_key_is_another_folder(other):
     assert other.folder != key().folder
-
-
-def test_a_pooled_key_has_no_layer():
     assert key(FeatureSpec("pooled", -1)).folder == key(FeatureSpec("pooled", -2)).folder
 
 
@@ -204,26 +203,22 @@ def test_a_failed_build_leaves_nothing(tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
         open_or_build_store(tmp_path, key(), fails, 5)
     assert contents(tmp_path) == []
-    assert len(open_or_build_store(tmp_path, key(), produce, 5)) == 5
-
-
-def test_leftovers_of_a_killed_process_are_removed(tmp_path):
+    # Leftovers of a killed process are removed.
     leftover = tmp_path / f".{key().folder}.123.part"
     leftover.mkdir()
     (leftover / "values.bin").write_bytes(b"half")
-    open_or_build_store(tmp_path, key(), produce, 5)
+    assert len(open_or_build_store(tmp_path, key(), produce, 5)) == 5
     assert contents(tmp_path) == [key().folder]
 
 
-def test_too_small_a_disk_is_told_before_anything_is_written(tmp_path, monkeypatch):
+def test_a_disk_that_is_full_or_too_small_is_told_and_nothing_is_left(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
     with refused(r"expected 2\.\d+ kB of disk .* got 1 kB free"):
         open_or_build_store(tmp_path, key(), produce, 50)  # 8/3 tokens x 4 x 4 bytes x 50
     assert contents(tmp_path) == []
+    monkeypatch.undo()
 
-
-def test_a_full_disk_is_told(tmp_path, monkeypatch):
     def full(self, name, data):
         raise OSError(28, "No space left on device")
 
@@ -248,19 +243,13 @@ def test_numbers_the_type_cannot_hold_are_refused(tmp_path, bad):
     assert contents(tmp_path) == []
 
 
-def test_no_rows_are_an_error(tmp_path):
+def test_no_rows_unknown_ids_and_a_root_that_is_a_file_are_errors(tmp_path):
     with refused("rows to store"):
         open_or_build_store(tmp_path, key(), lambda: iter(()), 0)
     assert contents(tmp_path) == []
-
-
-def test_unknown_ids_are_an_error(tmp_path):
     store = open_or_build_store(tmp_path, key(), produce, 5)
     with refused("2 of 3 are not among them, first 'x'"):
         store.features(["a", "x", "y"])
-
-
-def test_a_root_that_is_a_file_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with refused("expected a folder that can be written"):
         open_or_build_store(tmp_path / "file", key(), produce, 5)
@@ -315,26 +304,6 @@ def test_a_foreign_folder_beside_stores_is_not_copied_from(tmp_path, text):
     stores = similar_stores(tmp_path, key())
     encoded = list(copy_from(stores, ["a"], lambda ids: [(ids, BLOCKS[0][1])]))
     assert encoded == [(["a"], BLOCKS[0][1])]
-
-
-def test_an_id_with_half_a_surrogate_pair_is_stored(tmp_path):
-    rows = [(["a", "b", "\ud83d"], BLOCKS[0][1])]
-    store = open_or_build_store(tmp_path, key(), lambda: iter(rows), 3)
-    assert store.ids == ("a", "b", "\ud83d")
-
-
-def test_it_travels_as_its_path(tmp_path):
-    store = open_or_build_store(tmp_path, key(), produce, 5)
-    data = pickle.dumps(store)
-    assert len(data) < 1000
-    assert pickle.loads(data).features(["b"]).values.equal(store.features(["b"]).values)
-
-
-def test_writing_into_a_batch_does_not_reach_the_store(tmp_path):
-    store = open_or_build_store(tmp_path, key(), produce, 5)
-    store.features(["a"]).values.fill_(9)
-    store._pieces[0][0].fill_(9)
-    assert FeatureStore(store.folder).features(["b"]).values.equal(BLOCKS[0][1].values[1:2])
 
 
 def _slow_build(root, log):

@@ -50,14 +50,11 @@ def test_pixels_are_those_of_the_file(turned_file, box):
     assert equal(shown, want)
 
 
-def test_the_gallery_shows_upright_images_where_they_are_scored(turned_file):
+def test_the_gallery_shows_upright_images_and_digests_differ_where_pixels_do(turned_file):
     ref = ImageRef(turned_file)
     shown = thumbnail(ref)
     assert shown is not None
     assert equal(shown, read(ref))
-
-
-def test_digests_differ_where_pixels_do(turned_file):
     reader = PictureReader(lambda image: image, 4, Failures())
     upright, stored = reader.digests([ImageRef(turned_file), ImageRef(turned_file, upright=False)])
     assert (upright == stored) == (not differs(turned_file))
@@ -76,22 +73,19 @@ def test_hidden_colours_are_those_of_published_scripts(tmp_path):
     assert len({*reader.digests([upright, stored])}) == 2
 
 
-def test_a_box_outside_the_stored_image(tmp_path):
+def test_a_box_outside_the_stored_image_is_refused_and_items_keep_all_else(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.new("RGB", (80, 40)).save(tmp_path / "a.jpg", exif=exif)
-    assert read_stored(ImageRef(tmp_path / "a.jpg", (70, 0, 10, 10), upright=False)).size == (
-        10,
-        10,
-    )
+    inside = ImageRef(tmp_path / "a.jpg", (70, 0, 10, 10), upright=False)
+    assert read_stored(inside).size == (10, 10)
     with refused("80 x 40 as stored"):
         read_stored(ImageRef(tmp_path / "a.jpg", (0, 70, 10, 10), upright=False))
-
-
-def test_files_that_are_no_images_are_refused_as_ever(tmp_path):
     (tmp_path / "a.jpg").write_text("no picture")
     with refused("expected an image in"):
         read_stored(ImageRef(tmp_path / "a.jpg", upright=False))
+    ref = ImageRef(Path("a.png"), (1, 2, 3, 4))
+    assert as_stored(("text", 3, (ref,))) == ("text", 3, (ImageRef(ref.path, ref.box, False),))
 
 
 @pytest.mark.parametrize("convention", ["strict", "reference"])
@@ -108,8 +102,3 @@ def test_a_benchmark_reads_what_its_convention_says(tmp_path, convention):
     assert {image.upright for image in seen} == {convention == "strict"}
     shown = {image.upright for example in result.examples for image in example.images}
     assert shown == {convention == "strict"}
-
-
-def test_items_keep_all_else():
-    ref = ImageRef(Path("a.png"), (1, 2, 3, 4))
-    assert as_stored(("text", 3, (ref,))) == ("text", 3, (ImageRef(ref.path, ref.box, False),))

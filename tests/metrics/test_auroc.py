@@ -34,16 +34,13 @@ def test_the_interval_covers_the_true_area():
     assert 0.91 <= covered / 300 <= 0.98
 
 
-def test_scores_that_are_repeated_within_a_cluster_add_nothing():
+def test_repeated_scores_add_nothing_and_ends_and_errors():
     generator = torch.Generator().manual_seed(1)
     true, false = torch.randn(40, generator=generator), torch.randn(40, generator=generator)
     once = auroc(true, false, torch.arange(40).repeat(2))
     thrice = auroc(true.repeat(3), false.repeat(3), torch.arange(40).repeat(6))
     one, three = ((x.value, x.low, x.high) for x in (once, thrice))
     assert three == pytest.approx(one)
-
-
-def test_ends_and_errors():
     one = auroc(torch.ones(5), torch.zeros(5), torch.arange(10))
     assert (one.value, one.low, one.high) == (1.0, 1.0, 1.0)
     assert auroc(torch.ones(2), torch.ones(3), torch.arange(5)).value == 0.5

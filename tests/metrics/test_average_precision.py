@@ -42,18 +42,24 @@ HARD = torch.tensor(
 ).bool()
 
 
-def test_six_by_four_toy():
+def test_six_by_four_toy_and_its_chance():
     result = class_average_precision(SCORES, LABELS, HARD)
     assert result.values[:3].tolist() == pytest.approx([5 / 6, 0.5, 0.5])
     assert math.isnan(result.values[3])
     assert float(result.values[result.counted].mean()) == pytest.approx(0.6111111, abs=1e-7)
     assert (result.no_positives, result.empty_pool, result.none_in_pool) == (1, 0, 0)
+    expected = [random_average_precision(p, n) for p, n in ((2, 5), (2, 4), (1, 4))]
+    assert result.chance[:3].tolist() == pytest.approx(expected)
+    assert math.isnan(result.chance[3])
 
 
-def test_large_logits_do_not_collapse():
+def test_large_logits_do_not_collapse_and_constants_give_the_prevalence():
     labels = torch.tensor([False, True, False, True])
     assert average_precision(torch.tensor([20.0, 21.0, 22.0, 23.0]), labels) == pytest.approx(5 / 6)
     assert average_precision(torch.tensor([-9.0, -8.0, -7.0, -6.0]), labels) == pytest.approx(5 / 6)
+    positives = torch.tensor([True, False, False, False])
+    assert average_precision(torch.zeros(4), positives) == 0.25
+    assert average_precision(torch.zeros(4), positives.flip(0)) == 0.25
 
 
 def test_agrees_with_naive_under_ties():
@@ -66,12 +72,6 @@ def test_agrees_with_naive_under_ties():
             assert average_precision(scores, positives) == pytest.approx(expected, abs=1e-12)
 
 
-def test_constant_scorer_gets_the_prevalence_and_order_is_irrelevant():
-    positives = torch.tensor([True, False, False, False])
-    assert average_precision(torch.zeros(4), positives) == 0.25
-    assert average_precision(torch.zeros(4), positives.flip(0)) == 0.25
-
-
 @pytest.mark.parametrize(("positives", "n"), [(1, 1), (1, 4), (2, 5), (3, 5), (5, 5)])
 def test_chance_is_the_mean_over_all_orders(positives, n):
     flags = [True] * positives + [False] * (n - positives)
@@ -79,14 +79,7 @@ def test_chance_is_the_mean_over_all_orders(positives, n):
     assert random_average_precision(positives, n) == pytest.approx(sum(orders) / len(orders))
 
 
-def test_chance_of_classes():
-    result = class_average_precision(SCORES, LABELS, HARD)
-    expected = [random_average_precision(p, n) for p, n in ((2, 5), (2, 4), (1, 4))]
-    assert result.chance[:3].tolist() == pytest.approx(expected)
-    assert math.isnan(result.chance[3])
-
-
-def test_class_with_positives_outside_its_pool():
+def test_classes_with_an_empty_pool_or_positives_outside_it():
     hard = HARD.clone()
     hard[LABELS[:, 2], 2] = False
     strict = class_average_precision(SCORES, LABELS, hard)
@@ -95,9 +88,6 @@ def test_class_with_positives_outside_its_pool():
     reference = class_average_precision(SCORES, LABELS, hard, "reference")
     # What the released script prints under torchmetrics 1.x: (5/6 + 1/2 + 0) / 3.
     assert float(reference.values[reference.counted].mean()) == pytest.approx(0.4444444, abs=1e-7)
-
-
-def test_class_with_an_empty_pool_is_left_out_under_both():
     hard = HARD.clone()
     hard[:, 0] = False
     for treatment in ("strict", "reference"):

@@ -16,11 +16,17 @@ from vlmtune.metrics.cluster_variance import cluster_variance, degrees_of_freedo
 from vlmtune.metrics.intervals import Z95, wilson_interval
 
 
-def test_items_with_an_image_each_have_wilsons_interval():
+def test_independent_items_have_wilsons_interval_and_none_a_narrower_one():
     wins = torch.tensor([1.0] * 45 + [0.0] * 165)
     metric = cluster_robust_mean(wins, torch.arange(210), 0.25)
     assert (metric.low, metric.high) == pytest.approx(wilson_interval(45 / 210, 210))
     assert (metric.value, metric.n, metric.chance) == (45 / 210, 210, 0.25)
+    # Images with one right and one wrong item each: the totals do not vary at all.
+    wins = torch.tensor([1.0, 0.0] * 50)
+    metric = cluster_robust_mean(wins, torch.arange(50).repeat_interleave(2))
+    low, high = wilson_interval(0.5, 100)
+    assert metric.low <= low + 1e-12
+    assert metric.high >= high - 1e-12
 
 
 def test_copies_of_an_item_add_no_certainty():
@@ -34,15 +40,6 @@ def test_copies_of_an_item_add_no_certainty():
     assert (once.clusters, copies.clusters) == (30, 30)
     apart = cluster_robust_mean(wins.repeat(20), torch.arange(600))
     assert apart.high - apart.low < 0.3 * (copies.high - copies.low)
-
-
-def test_never_narrower_than_for_independent_items():
-    # Images with one right and one wrong item each: the totals do not vary at all.
-    wins = torch.tensor([1.0, 0.0] * 50)
-    metric = cluster_robust_mean(wins, torch.arange(50).repeat_interleave(2))
-    low, high = wilson_interval(0.5, 100)
-    assert metric.low <= low + 1e-12
-    assert metric.high >= high - 1e-12
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
@@ -128,9 +125,6 @@ def test_macro_against_a_loop():
     assert metric.clusters == len(totals)
     centre = (mean + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
     assert (metric.low + metric.high) / 2 == pytest.approx(centre)
-
-
-def test_macro_leaves_out_and_single_items_have_a_spread():
     values, groups = torch.tensor([1.0, 0.0, 1.0, 0.0]), torch.tensor([0, 1, 2, -1])
     metric = macro_mean(values, groups, torch.arange(4))
     assert metric.value == pytest.approx(2 / 3)

@@ -19,15 +19,12 @@ def vectors():
     return torch.randn(9, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-def test_alignment_is_the_mean_over_all_pairs(vectors):
+def test_alignment_is_the_mean_over_all_pairs_also_of_zero_length(vectors):
     rows = vectors.tolist()
     pairs = [cosine(a, b) for a, b in itertools.combinations(rows, 2)]
     assert float(alignment(vectors).mean()) == pytest.approx(sum(pairs) / len(pairs))
     third = [cosine(rows[3], row) for i, row in enumerate(rows) if i != 3]
     assert float(alignment(vectors)[3]) == pytest.approx(sum(third) / 8)
-
-
-def test_a_difference_of_zero_length_has_no_direction(vectors):
     vectors[2] = 0
     rows = vectors.tolist()
     pairs = [cosine(a, b) for a, b in itertools.combinations(rows, 2)]
@@ -58,8 +55,12 @@ def test_random_pairs_are_pairs_of_two_and_estimate_the_mean_over_all(vectors):
     assert float(again.mean()) == means[3]
 
 
-def test_one_sample_has_no_pair():
+def test_one_sample_has_no_pair_and_nan_raises():
     assert alignment(torch.ones(1, 3)).isnan().all()
+    with refused("finite values"):
+        mean_cosine(torch.tensor([torch.nan]), torch.tensor([0]))
+    with refused("finite values"):
+        mean_cosine(torch.zeros(0), torch.zeros(0).long())
 
 
 def test_the_interval_of_a_mean_is_students():
@@ -89,10 +90,3 @@ def test_the_interval_over_pairs_covers():
         assert metric.high is not None
         covered += metric.low <= expected <= metric.high
     assert 0.91 <= covered / 300 <= 0.99
-
-
-def test_nan_and_no_values_raise():
-    with refused("finite values"):
-        mean_cosine(torch.tensor([torch.nan]), torch.tensor([0]))
-    with refused("finite values"):
-        mean_cosine(torch.zeros(0), torch.zeros(0).long())

@@ -37,11 +37,6 @@ def test_bootstrap_is_seeded_leaves_global_state_and_covers():
     assert interval == pytest.approx((mean - half, mean + half), abs=0.004)
 
 
-def test_bootstrap_refuses_nan():
-    with refused("finite values"):
-        intervals.bootstrap_interval(torch.tensor([1.0, torch.nan]))
-
-
 def test_metrics_carry_their_interval():
     metric = intervals.wilson_proportion(torch.tensor([True] * 45 + [False] * 165), 0.25)
     assert (metric.value, metric.n, metric.chance) == (45 / 210, 210, 0.25)
@@ -50,3 +45,5 @@ def test_metrics_carry_their_interval():
     assert (single.value, single.low, single.high) == (0.5, None, None)
     with refused("got 0 values"):
         intervals.bootstrap_mean(torch.zeros(0))
+    with refused("finite values"):
+        intervals.bootstrap_interval(torch.tensor([1.0, torch.nan]))

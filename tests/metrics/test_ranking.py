@@ -10,9 +10,6 @@ def test_ranks_agree_with_counting():
     scores = torch.randint(5, (40,), generator=torch.Generator().manual_seed(0)) / 7
     expected = [sum(y >= x for y in scores.tolist()) for x in scores.tolist()]
     assert ranking.pessimistic_ranks(scores).tolist() == expected
-
-
-def test_true_ranks_agree_with_counting():
     generator = torch.Generator().manual_seed(0)
     scores = torch.randint(4, (50, 6), generator=generator).float()
     true = torch.randint(6, (50,), generator=generator)
@@ -28,19 +25,16 @@ def test_constant_scorer_ranks_last(candidates):
     assert not ranking.recall_at(ranks, candidates - 1).any()
 
 
-def test_padding_with_minus_infinity_is_no_candidate():
+def test_the_best_true_candidate_counts_and_padding_is_none():
     scores = torch.tensor([[0.2, 0.1, -torch.inf]])
     assert ranking.true_ranks(scores, torch.tensor([[False, True, False]])).tolist() == [2]
-
-
-def test_the_best_of_several_true_candidates_counts_and_none_ranks_last():
     scores = torch.tensor([[0.2, 0.9, 0.5], [0.2, 0.5, 0.5], [0.2, 0.9, 0.5]])
     true = torch.tensor([[True, True, False], [False, True, True], [False, False, False]])
     for ties in ("wrong", "first"):
         assert ranking.true_ranks(scores, true, ties).tolist() == [1, 1, 4]
 
 
-def test_mean_ranks():
+def test_mean_ranks_and_bad_input():
     scores = torch.tensor([0.9, 0.8, 0.8, 0.1])
     assert ranking.mean_ranks(scores, torch.tensor([1, 1, 0, 0]).bool()) == (2.0, 3.5)
     # ranks without ties are 1..n, so the two means are tied to each other
@@ -50,9 +44,6 @@ def test_mean_ranks():
         torch.randperm(30, generator=generator).float(), positives
     )
     assert true * 10 + distractor * 20 == pytest.approx(30 * 31 / 2)
-
-
-def test_bad_input_raises():
     with refused("NaN"):
         ranking.pessimistic_ranks(torch.tensor([0.1, torch.nan]))
     for ties in ("wrong", "first"):

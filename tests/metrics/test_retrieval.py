@@ -49,20 +49,11 @@ def test_chunks_do_not_matter(monkeypatch, ties):
         assert all(one.equal(other) for one, other in zip(whole, parts, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("scores", "true"),
-    [
-        (torch.zeros(2, 2), torch.tensor([[0, 0], [0, 1]])),
-        (torch.zeros(2, 2), torch.tensor([[0, 0], [1, 0]])),
-    ],
-)
-def test_a_query_without_a_true_partner_raises(scores, true):
-    with refused("a true partner for each"):
-        bank_ranks(scores, true)
-
-
-def test_a_false_score_that_is_nan():
+def test_a_query_without_a_true_partner_and_a_false_score_that_is_nan_raise():
     scores = torch.zeros(2, 2)
+    for true in ([[0, 0], [0, 1]], [[0, 0], [1, 0]]):
+        with refused("a true partner for each"):
+            bank_ranks(scores, torch.tensor(true))
     scores[0, 1] = torch.nan
     with refused("1 of 4 are NaN"):
         bank_ranks(scores, torch.tensor([[0, 0], [1, 1]]))

@@ -26,16 +26,13 @@ def test_one_seed_each_is_the_test_of_the_items():
     assert got.lost == int((new < old).sum())
 
 
-def test_seeds_that_disagree_are_no_difference():
+def test_seeds_that_agree_are_a_difference_and_others_are_none():
     """The items alone would be sure: 2000 of them, and a mean higher by 14 points."""
     new, old = outcomes([0.9, 0.5, 0.52], 2000), outcomes([0.5, 0.5, 0.5], 2000, 1)
     assert paired_difference(new.mean(dim=0), old.mean(dim=0)).p < 0.01
     got = seeded_difference(new, old)
     assert got.p > 0.05
     assert got.low < 0 < got.high
-
-
-def test_seeds_that_agree_are_a_difference():
     got = seeded_difference(outcomes([0.9, 0.88, 0.91]), outcomes([0.5, 0.52, 0.48], seed=1))
     assert got.p < 0.01
     assert got.low > 0.2
@@ -91,12 +88,9 @@ def test_means_over_groups_are_weighted():
     assert (got.won, got.lost, got.n) == (2, 0, 3)
 
 
-def test_one_cluster_has_no_interval():
+def test_one_cluster_has_no_interval_and_nan_raises():
     got = seeded_difference(torch.ones(2, 3), torch.zeros(2, 3), torch.zeros(3, dtype=torch.long))
     assert (got.low, got.high, got.p) == (None, None, None)
-
-
-def test_outcomes_that_are_none():
     with refused("finite values"):
         seeded_difference(torch.full((2, 3), math.nan), torch.zeros(1, 3))
     with refused("finite values"):

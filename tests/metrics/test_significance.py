@@ -49,15 +49,12 @@ def test_equal_clusters_are_students_test_of_their_means(copies):
     assert (result.p, result.test) == (pytest.approx(expected.pvalue), "t")
 
 
-def test_few_clusters_that_agree_are_not_certain():
+def test_clusters_widen_the_interval():
     # Three images, all of whose items were won: no spread, but no certainty either.
     new, old = torch.ones(30), torch.zeros(30)
     result = paired_difference(new, old, torch.arange(3).repeat(10))
     assert result.low == pytest.approx(1 - 4.3027 / 6, abs=1e-4)  # t of 2 degrees, 1/2 of 1/3
     assert result.p == pytest.approx(0.0267, abs=1e-3)
-
-
-def test_items_that_hang_together_widen_the_interval():
     values = torch.tensor([1.0, 0.0, -1.0, 1.0, 0.0, 1.0, 1.0, -1.0]).repeat_interleave(10)
     none = torch.zeros(80)
     apart = paired_difference(values, none)
@@ -101,7 +98,7 @@ def test_other_outcomes_are_students():
     assert one.difference == 0.5
 
 
-def test_equal_models_show_nothing():
+def test_equal_models_show_nothing_and_nan_raises():
     same = torch.tensor([1.0, 0.0, 0.5, 0.25])
     result = paired_difference(same, same)
     assert (result.difference, result.low, result.high, result.p) == (0.0, 0.0, 0.0, 1.0)
@@ -110,9 +107,6 @@ def test_equal_models_show_nothing():
     expected = scipy.stats.binomtest(0, 4).proportion_ci(method="wilson").high
     assert (bounded.low, bounded.high) == pytest.approx((-expected, expected))
     assert bounded.p == 1.0
-
-
-def test_items_that_cannot_be_compared_raise():
     for values in (torch.zeros(0), torch.tensor([0.0, torch.nan])):
         with refused("finite values"):
             paired_difference(values, torch.zeros(len(values)))

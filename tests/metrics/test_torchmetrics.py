@@ -98,8 +98,6 @@ def test_two_ranks_give_the_value_of_one(tmp_path):
 
 
 class Module(pl.LightningModule):
-    """A module of a user, which logs two of the metrics."""
-
     def __init__(self):
         super().__init__()
         self.group, self.mean_ap = PairedAccuracy(), ColaMeanAveragePrecision()

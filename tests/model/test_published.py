@@ -72,15 +72,12 @@ def test_another_file_than_a_map_is_one_line(base, state):
         load("published:mine")
 
 
-def test_an_option_without_use_is_refused(base):
+def test_an_unknown_name_and_an_option_without_use_are_refused(base):
     declare("weights_mine", files=HAND, model={"file": "weights/mine"})
     Path("data/weights").mkdir(parents=True)
     write_model(Path("data/weights/mine"))
     with refused("revision"):
         load("published:mine", revision="main")
-
-
-def test_an_unknown_name_lists_those_there_are():
     with refused("expected the name of published weights, got 'published:nobody': .*negclip"):
         load("published:nobody")
     assert "weights_negclip" in sources()

@@ -62,7 +62,7 @@ def test_equals_the_double_loop_over_several_steps(seed, bias):
         assert objective.threshold.item() == pytest.approx(threshold, abs=1e-6)
 
 
-def test_the_threshold_stays_in_evaluation_and_is_part_of_the_state():
+def test_the_threshold_is_part_of_the_state_and_has_a_largest_and_a_least_value():
     given, targets = scores(2), random_targets(2)
     objective = CEClip(upper=3.0)
     objective.threshold.fill_(1.5)
@@ -73,9 +73,6 @@ def test_the_threshold_stays_in_evaluation_and_is_part_of_the_state():
     other = CEClip(upper=3.0)
     other.load_state_dict(objective.state_dict())
     assert other.eval()(given, targets) == first
-
-
-def test_the_threshold_has_a_largest_and_a_least_value():
     truth, own = torch.tensor([[True, False]]), torch.tensor([[True, True]])
     targets = Targets(truth, own, own)
     for gap, want in ((50.0, 10.0), (-50.0, 0.0), (4.0, 4.0)):

@@ -121,14 +121,11 @@ def test_patches_that_are_all_alike_weigh_the_same():
     torch.testing.assert_close(got, want)
 
 
-def test_images_without_a_hard_negative_have_no_term():
+def test_without_hard_negatives_there_is_no_term_and_without_local_scores_no_token():
     given, truth = scores(6), torch.eye(5, 9) > 0
     loss = FSCClip()(given, Targets(truth, truth, truth))
     loss.backward()
     assert loss == 0
-
-
-def test_tokens_are_asked_for_only_where_they_are_read():
     assert FSCClip().needs == {"embedded", "tokens"}
     assert FSCClip(local_factor=0.0).needs == frozenset()
     targets, given = random_targets(0), scores(0)

@@ -16,7 +16,7 @@ def shard(seed):
     return ScoreShard(scores, targets, scores, targets)
 
 
-def test_it_reads_the_contrastive_scores_alone():
+def test_it_reads_the_contrastive_scores_alone_and_is_named_by_what_it_holds():
     matching, contrast = shard(1), shard(2)
     both = replace(matching, contrast=contrast)
     alone = ProcessGroup(alone=True)
@@ -27,9 +27,6 @@ def test_it_reads_the_contrastive_scores_alone():
         assert not got.isclose(inner.shard_loss(matching, alone))
         assert wrapped.scores_of(both) is contrast
         assert wrapped.scores_of(matching) is matching  # of a dual adapter
-
-
-def test_it_takes_weight_name_and_needs_of_what_it_holds():
     assert OnEmbeddings(EqSim(0.2)).weight == 0.2
     assert OnEmbeddings(EqSim(0.2), 0.7).weight == 0.7
     assert OnEmbeddings(InfoNCE()).name == "InfoNCEOnEmbeddings"

@@ -66,10 +66,14 @@ def test_the_whole_batch_is_one_list():
     assert "teacher_batch" in objective.needs - RankKL().needs
 
 
-def test_a_bias_of_all_scores_does_not_count():
+def test_a_bias_of_all_scores_does_not_count_and_a_teacher_must_be_there():
     scores, targets = case(1)
     biased, _ = case(1, bias=100.0)
     torch.testing.assert_close(RankKL()(biased, targets), RankKL()(scores, targets))
+    scores, targets = case(0)
+    alone = Scores(scores.values, scores.computed, scores.embedded)
+    with refused("expected a teacher's scores for RankKL, got none: set model.teacher"):
+        RankKL()(alone, targets)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -77,10 +81,3 @@ def test_ranks_add_up_where_the_teacher_scored_groups_alone(seed):
     scores, targets = case(seed)
     scores.values.requires_grad_()
     assert_shares_add_up(RankKL(by_text=True), scores, targets, CUTS)
-
-
-def test_scores_without_a_teacher_are_an_error():
-    scores, targets = case(0)
-    alone = Scores(scores.values, scores.computed, scores.embedded)
-    with refused("expected a teacher's scores for RankKL, got none: set model.teacher"):
-        RankKL()(alone, targets)

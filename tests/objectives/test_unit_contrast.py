@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.refusals import refused
 from tests.scored import embedded, random_values
 from vlmtune.objectives.unit_contrast import UnitContrast
 from vlmtune.types import PhraseScores, Scores, Targets
@@ -59,7 +58,7 @@ def test_with_one_unit_an_image_it_is_the_loss_of_the_paper():
     assert loss_of(values, truth, false) == pytest.approx(want.item(), abs=1e-12)
 
 
-def test_a_foil_of_another_image_is_not_compared():
+def test_a_foil_of_another_image_is_not_compared_and_no_unit_costs_nothing():
     values, truth = random_values(0, (2, 3)), torch.eye(2, 3) > 0
     foils = torch.zeros(2, 3) > 0
     foils[0, 2] = True
@@ -68,14 +67,4 @@ def test_a_foil_of_another_image_is_not_compared():
     assert loss_of(other, truth, foils) == loss_of(values, truth, foils)
     other[0, 2] += 7
     assert loss_of(other, truth, foils) > loss_of(values, truth, foils)
-
-
-def test_a_batch_without_a_unit_costs_nothing():
     assert loss_of(torch.zeros(3, 0), torch.zeros(3, 0) > 0, torch.zeros(3, 0) > 0) == 0
-
-
-def test_it_needs_units():
-    values = random_values(0, (2, 2))
-    bare = Scores(values, torch.ones(2, 2) > 0, embedded(values))
-    with refused("expected scores of phrases for UnitContrast, got none: set data.phrases"):
-        UnitContrast()(bare, Targets.diagonal(2))

@@ -37,7 +37,7 @@ TASK = Task(
 )
 
 
-def test_an_accuracy_is_a_mean_over_runs_and_what_counts():
+def test_accuracies_and_a_confusion_matrix_count_predictions():
     right = torch.zeros(2, 3, 2, dtype=torch.bool)
     right[0, :, 0] = True  # the first run has the first transformation right, the second nothing
     counted = torch.tensor([[True, False], [True, True], [False, False]])
@@ -53,6 +53,12 @@ def test_an_accuracy_is_a_mean_over_runs_and_what_counts():
     assert none.high == pytest.approx(1.96**2 / (40 + 1.96**2), abs=1e-4)  # Wilson, 40 images
     with pytest.raises(AssertionError, match="no prediction counts"):
         measures.accuracy(right, torch.zeros(3, 2, dtype=torch.bool), 0.5)
+    predicted = torch.tensor([[[0, 1, 1], [0, 0, 2]], [[0, 1, 2], [2, 1, 2]]])
+    assert measures.confusion(predicted).tolist() == [
+        [0.75, 0.0, 0.25],
+        [0.25, 0.75, 0.0],
+        [0.0, 0.25, 0.75],
+    ]
 
 
 def test_an_interval_counts_images_and_runs():
@@ -70,15 +76,6 @@ def test_an_interval_counts_images_and_runs():
     four = measures.accuracy(twice, whole.expand(-1, 4), 0.5)
     assert (four.low, four.high) == pytest.approx((images.low, images.high), abs=3e-4)
     assert four.n == 1600
-
-
-def test_a_confusion_matrix_counts_predictions():
-    predicted = torch.tensor([[[0, 1, 1], [0, 0, 2]], [[0, 1, 2], [2, 1, 2]]])
-    assert measures.confusion(predicted).tolist() == [
-        [0.75, 0.0, 0.25],
-        [0.25, 0.75, 0.0],
-        [0.0, 0.25, 0.75],
-    ]
 
 
 def clouds(n=200, d=6, seed=0):
@@ -146,13 +143,10 @@ def test_the_learning_rate_falls_to_zero_and_dropout_is_off_afterwards(monkeypat
     assert torch.equal(probe(train)[SEMANTIC], probe(train)[SEMANTIC])
 
 
-def test_a_constant_dimension_is_no_fault():
+def test_a_constant_dimension_is_no_fault_and_nan_is_one():
     features = torch.ones(8, 3)
     probe = Probe(ProbeSpec(0, (SEMANTIC,)), features, {SEMANTIC: 2})
     assert bool(torch.isfinite(probe(features)[SEMANTIC]).all())
-
-
-def test_mistakes_are_named():
     train, targets = clouds()
     train[3, 0] = float("nan")
     with pytest.raises(UserError, match="expected a finite loss"):

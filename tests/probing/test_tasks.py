@@ -191,16 +191,13 @@ def test_choices_and_colours_are_all_drawn():
     assert channels.max(axis=0).min() > 250
 
 
-def test_without_weights_style_is_not_run():
+def test_style_is_run_with_the_weights_there_are():
     assert len(fine().runnable().classes) == 27
     assert [x.name for x in fine().not_run] == ["starry_night", "taligas", "bonfire", "pasta"]
     task = categories().runnable()
     assert len(task.classes) == 9
     assert "style_transfer" not in task.names
     assert len(categories().not_run) == 13
-
-
-def test_a_category_runs_with_the_weights_there_are():
     painted = transformation(invert)
     only_held_out = categories({"pasta": painted}).runnable()
     assert "style_transfer" not in only_held_out.names  # nothing to learn it from
@@ -224,7 +221,7 @@ def test_training_never_shows_what_is_held_out():
     assert len(held_out) == 8
 
 
-def test_the_same_seed_gives_the_same_pixels():
+def test_the_same_seed_gives_the_same_pixels_which_keys_name():
     image = square(Image.effect_noise((50, 40), 90), 32)
     task = fine().runnable()
 
@@ -236,9 +233,6 @@ def test_the_same_seed_gives_the_same_pixels():
         differ = [x for x, p, q in zip(task.names, pixels("a", 0), other, strict=True) if p != q]
         assert {"rotation", "darken", "gaussian_noise_low", "gaussian_blur_low"} <= set(differ)
         assert not {"identity", "invert", "line_halftone", "hue_shift"} & set(differ)
-
-
-def test_keys_name_pixels():
     one = {v.member.name: v for v in fine().runnable().versions("a", "train")}
     other = {v.member.name: v for v in categories().runnable().versions("a", "test")}
     assert one[IDENTITY].key("a", 224) == other[IDENTITY].key("a", 224)

@@ -58,12 +58,6 @@ def test_hue_saturation_and_lightness_change_as_stated(ours, change):
     assert np.abs(values(ours(image)) - by_colorsys(image, change)).max() <= 1.01
 
 
-def test_hsl_is_read_as_rgb():
-    pixels = {"white": (0, 0, 255), "black": (0, 0, 0), "blue": (170, 255, 128)}
-    for colour, expected in pixels.items():
-        assert colours.hsl_as_rgb(plain(colour)).getpixel((0, 0)) == expected
-
-
 def test_values_are_mapped_one_by_one():
     ramp = Image.fromarray(np.arange(256, dtype=np.uint8)[None, :, None].repeat(3, axis=2))
     row = np.arange(256)
@@ -72,9 +66,9 @@ def test_values_are_mapped_one_by_one():
     assert (values(colours.invert(ramp))[0, :, 1] == 255 - row).all()
     assert (values(colours.posterize(ramp, 2))[0, :, 2] == row // 64 * 64).all()
     assert (values(colours.identity(ramp)) == values(ramp)).all()
-
-
-def test_grey_has_no_colour():
+    pixels = {"white": (0, 0, 255), "black": (0, 0, 0), "blue": (170, 255, 128)}
+    for colour, expected in pixels.items():
+        assert colours.hsl_as_rgb(plain(colour)).getpixel((0, 0)) == expected
     grey = values(colours.grayscale(plain((200, 100, 50))))
     assert (grey == round(0.299 * 200 + 0.587 * 100 + 0.114 * 50)).all()
 
@@ -163,7 +157,7 @@ def test_lines_go_both_ways(axis):
         assert (shifted[:, line] == np.roll(before[:, line], way, axis=0)).all()
 
 
-def test_gaussian_noise_has_its_standard_deviation():
+def test_noise_has_its_standard_deviation_or_its_shares():
     image = plain((128, 128, 128), 200, 200)
     for sigma in (0.05, 0.1):
         change = values(noise.gaussian_noise(image, sigma, 1)) - 128
@@ -171,9 +165,6 @@ def test_gaussian_noise_has_its_standard_deviation():
         assert abs(change.mean()) < 0.5
     one, same, other = (noise.gaussian_noise(image, 0.1, seed).tobytes() for seed in (1, 1, 2))
     assert one == same != other
-
-
-def test_impulses_are_half_white_and_half_black():
     image = plain((9, 99, 199), 50, 40)
     counts = {c: n for n, c in noise.impulse_noise(image, 0.3, 5).getcolors()}
     assert counts == {(9, 99, 199): 1400, (255, 255, 255): 300, (0, 0, 0): 300}
@@ -206,15 +197,12 @@ def test_errors_are_spread_to_the_pixels_around(bits, levels):
     assert np.abs(blocks - ramp.reshape(8, 8, 16, 8, 3).mean(axis=(1, 3))).max() < 26
 
 
-def test_even_rows_and_columns_are_painted():
+def test_rows_and_lines_are_painted():
     image, colour = noisy(), (204, 255, 127)
     painted = values(overlays.grid_overlay(image, colour))
     assert (painted[1::2, 1::2] == values(image)[1::2, 1::2]).all()
     painted[1::2, 1::2] = colour
     assert (painted == colour).all()
-
-
-def test_lines_have_width_distance_and_direction():
     image, colour = plain("white", 60, 60), (101, 0, 0)
     lines = values(overlays.line_overlay(image, 4, 20, colour))
     rows = [y for y in range(60) if (lines[y] == colour).all()]
@@ -292,7 +280,7 @@ def test_lines_of_waves_have_their_width():
     assert 1.3 < thick / thin < 2.2
 
 
-def test_a_distraction_lies_on_the_image():
+def test_a_distraction_lies_on_the_image_or_below_it():
     image = plain("black", 100, 100)
     fused = values(fusing.image_overlay(image, "clouds", 0.5, 128, 1.0, 0.0))
     small = draw_distraction("clouds").resize((100, 100), Image.Resampling.BILINEAR)
@@ -300,9 +288,6 @@ def test_a_distraction_lies_on_the_image():
     assert np.abs(fused[:50, 50:] - small * 128 / 255).max() <= 1
     fused[:50, 50:] = 0
     assert (fused == 0).all()
-
-
-def test_the_image_lies_on_a_distraction():
     image = plain("white", 100, 100)
     fused = values(fusing.fuse(image, "rings", 0.6, 196, 0.0, 1.0))
     back = values(draw_distraction("rings").resize((100, 100), Image.Resampling.BILINEAR))

@@ -22,7 +22,7 @@ def score(value, low, high, n=100, **more):
     return MetricValue(value, n, 0.5, low, high, **more)
 
 
-def test_a_text_only_score_above_chance_is_a_caveat(run_of):
+def test_text_only_scores_above_chance_and_runs_that_are_no_better_are_caveats(run_of):
     with_images = run_of("mm", accuracy=score(0.9, 0.85, 0.94))
     text = run_of("text", True, accuracy=score(0.6, 0.51, 0.68))
     (caveat,) = caveats([with_images, text])
@@ -30,9 +30,6 @@ def test_a_text_only_score_above_chance_is_a_caveat(run_of):
     assert caveat.text.startswith("text reaches 60.0 % [51.0–68.0], chance is 50.0 %")
     level = run_of("text", True, accuracy=score(0.6, 0.49, 0.68))
     assert caveats([with_images, level]) == ()
-
-
-def test_runs_that_are_no_better_than_text_only_are_named(run_of):
     text = run_of("text", True, accuracy=score(0.6, 0.51, 0.68))
     one, two = (run_of(name, accuracy=score(x, 0.5, 0.7)) for name, x in (("a", 0.6), ("b", 0.61)))
     texts = [caveat.text for caveat in caveats([one, two, text])]

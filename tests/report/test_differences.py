@@ -23,8 +23,6 @@ NEW = (1.0,) * 10 + (0.0, 1.0, 1.0, 1.0)
 
 @pytest.fixture
 def against(make_run):
-    """Compares a second result with a first one."""
-
     def made(old, new):
         runs = [
             replace(make_run(name), results=() if one is None else (one,))
@@ -35,7 +33,7 @@ def against(make_run):
     return made
 
 
-def test_items_are_compared_one_by_one(against):
+def test_items_are_compared_one_by_one_and_chance_alone_is_no_difference(against):
     (comparison,) = against(result(OLD), result(NEW))
     assert (comparison.run, comparison.change, comparison.reason) == (1, pytest.approx(9 / 14), "")
     assert (comparison.paired.won, comparison.paired.lost, comparison.paired.n) == (10, 1, 14)
@@ -43,9 +41,6 @@ def test_items_are_compared_one_by_one(against):
     assert (comparison.direction, comparison.verdict) == ("better", "better")
     (comparison,) = against(result(NEW), result(OLD))
     assert (comparison.direction, comparison.verdict) == ("worse", "worse")
-
-
-def test_chance_alone_is_no_difference(against):
     (comparison,) = against(result((1.0, 0.0, 1.0)), result((1.0, 1.0, 0.0)))
     assert (comparison.direction, comparison.verdict) == ("", "not significant")
     (comparison,) = against(result((1.0, 0.0, 1.0)), result((1.0, 0.0, 0.0)))
@@ -112,12 +107,6 @@ def test_numbers_that_do_not_compare_are_not_subtracted(against, changes, why):
     assert (comparison.direction, comparison.verdict) == ("", "")
 
 
-def test_a_baseline_that_lacks_the_benchmark(against):
-    (comparison,) = against(None, result(NEW))
-    assert (comparison.change, comparison.reason) == (None, "first has no number")
-    assert against(result(OLD), None) == ()
-
-
 def test_numbers_without_items_are_subtracted_and_not_tested(against):
     (comparison,) = against(result(OLD, outcomes=()), result(OLD, outcomes=()))
     assert (comparison.change, comparison.paired) == (0.0, None)
@@ -126,18 +115,19 @@ def test_numbers_without_items_are_subtracted_and_not_tested(against):
     assert comparison.paired is None
     assert comparison.reason == "the items are in another order"
     assert comparison.change == pytest.approx(9 / 14)
+    # Unknown items are compared by their number only.
+    (comparison,) = against(result(OLD, items_digest=""), result(NEW, items_digest="a"))
+    assert comparison.paired is not None
 
 
-def test_a_rank_that_falls_is_better(against):
+def test_a_rank_that_falls_is_better_and_a_benchmark_of_one_run_is_not_compared(against):
+    (comparison,) = against(None, result(NEW))
+    assert (comparison.change, comparison.reason) == (None, "first has no number")
+    assert against(result(OLD), None) == ()
     values = (MetricValue(x, 3, higher_is_better=False, unit="rank") for x in (4.0, 2.5))
     ranks = [Result("b", "1", "rank", {"rank": value}) for value in values]
     (comparison,) = against(*ranks)
     assert (comparison.change, comparison.direction) == (-1.5, "better")
-
-
-def test_unknown_items_are_compared_by_their_number_only(against):
-    (comparison,) = against(result(OLD, items_digest=""), result(NEW, items_digest="a"))
-    assert comparison.paired is not None
 
 
 def test_text_only_runs_are_not_compared(make_run):

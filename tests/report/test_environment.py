@@ -1,17 +1,10 @@
 import shutil
 import subprocess
-from datetime import datetime
 
 import pytest
 
 from vlmtune.report import environment
-from vlmtune.report.environment import code_commit, library_versions, now, session
-
-
-def test_versions():
-    versions = library_versions()
-    assert versions["torch"]
-    assert versions["python"].count(".") == 2
+from vlmtune.report.environment import code_commit, session
 
 
 def test_the_command_is_recorded_without_credentials(monkeypatch):
@@ -30,13 +23,8 @@ def test_the_command_is_recorded_without_credentials(monkeypatch):
     assert "cores" in facts["hardware"]
 
 
-def test_now_is_utc():
-    assert datetime.fromisoformat(now()).utcoffset().total_seconds() == 0
-
-
 @pytest.fixture
 def git(tmp_path):
-    """Runs git in a new repository."""
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
 

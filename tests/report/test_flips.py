@@ -119,7 +119,9 @@ def test_the_images_of_a_query_are_those_of_both_runs(query, run):
     ]
 
 
-def test_queries_that_the_metric_does_not_count_are_shown_too(query, run):
+def test_queries_that_the_metric_does_not_count_are_shown_and_right_if_the_first_is_true(
+    query, run
+):
     """The caption is as before; the query of the other part is lost."""
     same, part = query(1.0, 1, ("a.png", True, 1.0)), "cola/image_to_text"
     before = query(1.0, 1, ("a.png", True, 1.0), part=part)
@@ -134,9 +136,6 @@ def test_queries_that_the_metric_does_not_count_are_shown_too(query, run):
     ]
     items["old"][part] = ()
     assert flips(compare_with_first(runs), runs, items) == []
-
-
-def test_of_one_run_a_query_is_right_if_its_first_image_is_true(query, run):
     rows = (query(0.5, 1, ("a.png", True, 1.0)), query(0.5, 2, ("a.png", True, 1.0)))
     right, wrong = flips((), [run("one", (0.5, 0.5))], {"one": {"cola": rows}})
     assert (right["verdict"], wrong["verdict"]) == ("right", "wrong")

@@ -29,7 +29,7 @@ def test_every_number_of_every_run_is_a_line(make_run):
     assert last["text_only"] == "true"
 
 
-def test_primary_numbers_with_the_best_bold(make_run):
+def test_primary_numbers_with_the_best_bold_and_a_dash_for_a_missing_one(make_run):
     runs = [make_run("zero_shot", 0.2, trained=0), make_run("mm & co", 0.4)]
     lines = to_latex(runs).splitlines()
     assert lines[1:4] == [
@@ -42,9 +42,6 @@ def test_primary_numbers_with_the_best_bold(make_run):
     assert lines[6] == r" &  &  &  & {\scriptsize [15.0--25.0]} & {\scriptsize [35.0--45.0]} \\"
     assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
     assert not any("mean\\_rank" in line for line in lines)
-
-
-def test_a_missing_number_is_a_dash_and_conventions_are_named(make_run):
     run = make_run("a")
     other = replace(run.results[0], convention="reference")
     text = to_latex([run, replace(run, name="b", results=(other,))])

@@ -31,15 +31,12 @@ def shown(runs):
     return [[example["query"] for example in group["examples"]] for group in groups]
 
 
-def test_all_are_shown_if_they_fit(run_of):
+def test_all_are_shown_if_they_fit_and_else_cut_right_and_wrong_in_turns(run_of, monkeypatch):
     runs = [run_of("a", [True] * 3 + [False] * 3), run_of("b", [])]
     assert shown(runs) == [["0", "1", "2", "3", "4", "5"]]
     (group,) = Gallery(runs).of("cola_multi", "1", "strict")
     assert (group["right"], group["left_out"], group["many"]) == (3, 0, False)
     assert Gallery(runs).of("cola_multi", "1", "reference") == []
-
-
-def test_many_pictures_are_cut_right_and_wrong_in_turns(run_of, monkeypatch):
     monkeypatch.setattr(gallery, "PICTURES", 14)
     runs = [run_of("a", [True] * 9 + [False] * 9), run_of("b", [True, True])]
     # b holds 4 of the 14 pictures; the other 10 are 5 of a's examples.
@@ -47,16 +44,13 @@ def test_many_pictures_are_cut_right_and_wrong_in_turns(run_of, monkeypatch):
     assert Gallery(runs).of("cola_multi", "1", "strict")[0]["left_out"] == 13
 
 
-def test_one_of_each_kind_is_always_shown(run_of, monkeypatch):
-    monkeypatch.setattr(gallery, "PICTURES", 0)
-    assert shown([run_of("a", [True, True, False])]) == [["0", "2"]]
-    assert shown([run_of("a", [False, False])]) == [["0"]]
-
-
-def test_a_retrieval_shows_its_best_images(run_of):
+def test_one_of_each_kind_and_the_best_images_of_a_retrieval_are_shown(run_of, monkeypatch):
     (group,) = Gallery([run_of("a", [True], images=20)]).of("cola_multi", "1", "strict")
     assert len(group["examples"][0]["images"]) == BEST
     assert group["many"]
+    monkeypatch.setattr(gallery, "PICTURES", 0)
+    assert shown([run_of("a", [True, True, False])]) == [["0", "2"]]
+    assert shown([run_of("a", [False, False])]) == [["0"]]
 
 
 def test_each_file_is_read_once_and_text_only_runs_have_no_gallery(run_of, monkeypatch):

@@ -27,17 +27,14 @@ def test_heat_is_where_the_weight_is(row, column):
     assert (int(3 * x), int(3 * y)) == (column, row)
 
 
-def test_patches_of_the_middle_stay_in_the_middle():
+def test_one_scale_for_several_pictures_and_patches_of_the_middle():
     """Of a picture twice as wide as high the model saw the middle square."""
     picture = Image.new("RGB", (200, 100), (100, 100, 100))
     shown = heat(picture, [[1.0, 0.0], [0.0, 0.0]], (0.25, 0.0, 0.5, 1.0))
     assert hottest(shown)[0] == pytest.approx(0.25, abs=0.06)
     dark = (round(100 * DARK),) * 3
     assert shown.getpixel((10, 10)) == shown.getpixel((190, 10)) == dark  # not seen
-
-
-def test_one_scale_for_several_pictures():
-    """A quarter of the largest weight is half as warm."""
+    # A quarter of the largest weight is half as warm.
     picture = Image.new("RGB", (8, 8))
     full, half = (np.asarray(heat(picture, [[x]], largest=0.8))[4, 4, 0] for x in (0.8, 0.2))
     assert half == pytest.approx(full / 2, abs=1)
@@ -53,7 +50,9 @@ def reading(tmp_path):
     return WordMaps("a <b>cube", ImageRef(tmp_path / "a.png"), words, maps, 2, box, True)
 
 
-def test_readings_are_on_the_page_and_in_the_file(make_run, reading, tmp_path):
+def test_readings_are_on_the_page_and_in_the_file_unless_the_image_is_gone(
+    make_run, reading, tmp_path
+):
     run = make_run("mm", curves={})
     first = replace(run.results[0], readings=(reading,))
     run = replace(run, results=(first, *run.results[1:]))
@@ -66,9 +65,6 @@ def test_readings_are_on_the_page_and_in_the_file(make_run, reading, tmp_path):
     assert "What each word reads" not in to_html([make_run("mm")])
     run.save(tmp_path / "report.json")
     assert RunReport.load(tmp_path / "report.json") == run
-
-
-def test_an_image_that_is_gone_leaves_no_reading(reading):
     (view,) = heat_views([reading])
     assert [word["word"] for word in view["words"]] == ["a", "<b>cube"]
     reading.image.path.unlink()

@@ -143,8 +143,12 @@ def test_colours_come_from_the_page(rich):
     assert "prefers-color-scheme: dark" in text
 
 
-def test_plots_follow_from_the_content_of_a_result(rich, make_run):
+def test_tables_and_plots_follow_from_the_content_of_a_result(rich, make_run):
     page = Page(to_html(rich))
+    assert len(page.classes("bench")) == 3
+    badges = [one[1] for one in page.classes("badge") if len(one) > 1]
+    assert badges == ["strict", "strict", "reference"]  # compositional ones come first
+    assert "retained ability" in page.text
     # For each of two benchmarks bars of three families and a distribution; one curve.
     assert sum(tag == "svg" for tag, _ in page.tags) == 2 + 1
     assert len(page.classes("bars")) == 2 * 3
@@ -156,15 +160,8 @@ def test_plots_follow_from_the_content_of_a_result(rich, make_run):
     assert not any(tag == "svg" for tag, _ in plain.tags)
 
 
-def test_each_benchmark_has_a_table_under_its_convention(rich):
-    page = Page(to_html(rich))
-    assert len(page.classes("bench")) == 3
-    badges = [one[1] for one in page.classes("badge") if len(one) > 1]
-    assert badges == ["strict", "strict", "reference"]  # compositional ones come first
-    assert "retained ability" in page.text
-
-
-def test_changes_and_forgetting_are_tested(rich):
+def test_changes_are_tested_and_the_finding_stands_first(rich):
+    """Of 14 items 10 are won and 4 lost, which is not significant; see test_finding.py."""
     page = Page(to_html(rich))
     words = [word.strip() for word in page.text]
     assert "Change from zero-shot" in words
@@ -176,16 +173,9 @@ def test_changes_and_forgetting_are_tested(rich):
     single = Page(to_html(rich[:1]))
     assert single.classes("against") == []
     assert single.classes("finding") == []
-
-
-def test_the_finding_stands_first_and_text_only_runs_are_no_runs(rich):
-    """Of 14 items 10 are won and 4 lost, which is not significant; see test_finding.py."""
-    page = Page(to_html(rich))
-    headings = [tag for tag, _ in page.tags if tag in ("h1", "h2")]
-    assert headings[0] == "h1"
     assert page.classes("finding") == [["finding"]]
     assert "mm <x> against zero-shot: 0 of 1 compositional measures rose" in page.flat()
-    alone = Page(to_html([rich[0], rich[2]]))
+    alone = Page(to_html([rich[0], rich[2]]))  # a text-only run is no run
     assert "runs side by side" not in alone.flat()
 
 
@@ -240,35 +230,16 @@ def test_text_only_rows_and_repeated_captions_are_caveats(rich):
     assert len(page.classes("flag")) == 3 + 3 * 3  # three flagged scores, three caveats on each
 
 
-def test_many_benchmarks_have_a_contents(make_run):
+def test_many_benchmarks_have_a_contents_and_primary_metrics_curves(make_run):
     run = make_run("a")
     many = [replace(run.results[0], benchmark=f"b{i}", examples=()) for i in range(5)]
     page = Page(to_html([replace(run, results=tuple(many))]))
     assert [a["href"] for tag, a in page.tags if tag == "a"] == [f"#part{i}" for i in range(1, 6)]
     assert not any(tag == "a" for tag, _ in Page(to_html([run])).tags)
-
-
-def test_only_primary_metrics_have_curves(make_run):
     steps = ((0, 0.1), (10, 0.2))
     names = ("cola_single/map", "cola_single/mean_rank_true", "train/loss")
     page = Page(to_html([make_run("a", curves=dict.fromkeys(names, steps))]))
     assert [name in page.text for name in names] == [True, False, True]
-
-
-def test_fifteen_benchmarks_of_photographs_are_a_page_that_opens(make_run, tmp_path):
-    from PIL import Image
-
-    noise = Image.effect_noise((500, 400), 80).convert("RGB")  # harder to compress than any photo
-    images = []
-    for i in range(5):
-        images.append(ImageRef(tmp_path / f"{i}.jpg"))
-        noise.rotate(90 * i).save(images[-1].path)
-    examples = (Example("q", tuple(images), (1.0,) * 5, (True,) * 5, True),) * 8
-    one = replace(make_run().results[0], examples=examples)
-    results = tuple(replace(one, benchmark=f"b{i}") for i in range(15))
-    text = to_html([replace(make_run(name), results=results) for name in ("a", "b", "c")])
-    assert text.count("<img") == 15 * 3 * 10  # two retrievals each, within 600
-    assert len(text) < 14_000_000
 
 
 def test_a_script_in_any_text_stays_text(make_run, tmp_path):
@@ -328,57 +299,23 @@ def test_bars_of_all_comparisons_have_one_scale(rich):
     assert "from the middle to either end is 40.0 points" in page.flat()
 
 
-def test_gallery_marks_true_and_false(runs):
-    page = Page(to_html(runs[:1]))
-    assert page.begin("thumb ") == [f"thumb {x}" for x in ("true", "false", "false", "true")]
-    assert page.begin("verdict") == ["verdict right", "verdict"]
-
-
-def test_right_captions_are_not_taken_for_right_items(runs):
+def test_the_gallery_marks_right_captions_which_are_not_taken_for_right_items(runs):
     """Of two captions of an item one may be right, and the item is not."""
     first, *_ = runs
+    page = Page(to_html([first]))
+    assert page.begin("thumb ") == [f"thumb {x}" for x in ("true", "false", "false", "true")]
+    assert page.begin("verdict") == ["verdict right", "verdict"]
     paired = replace(first.results[0], series={"mean_scores": (1.0, 0.0, 0.0, 1.0)})
     note = "captions: 1 right, 1 wrong shown; an item counts only if both are right"
-    assert note not in Page(to_html([first])).flat()
+    assert note not in page.flat()
     assert note in Page(to_html([replace(first, results=(paired,))])).flat()
 
 
-def test_images_that_are_gone_leave_a_note(runs, tmp_path):
+def test_pages_of_images_that_are_gone_or_of_no_results(runs, tmp_path, make_run):
     (tmp_path / "0.png").unlink()
     (tmp_path / "1.png").write_text("no image")
     text = to_html(runs)
     assert "<img" not in text
     assert "0.png not found" in text
-
-
-def test_runs_without_results_or_with_one_point(make_run):
     Page(to_html([replace(make_run("a"), results=(), curves={})]))
     Page(to_html([make_run("a", curves={"loss": ((0, 1.0),), "nothing": ((0, None),)})]))
-
-
-def test_benchmarks_that_could_not_run_are_listed(make_run):
-    page = Page(to_html([replace(make_run("mm"), not_run=(("aro", "no <a>.json"),))]))
-    assert "aro (mm): no <a>.json" in page.text
-    assert "Not run" in page.text
-    assert "Not run" not in Page(to_html([make_run("mm")])).text
-
-
-def test_write_report(tmp_path, runs):
-    path = write_report(tmp_path / "out", runs)
-    assert path == tmp_path / "out" / "report.html"
-    assert sorted(p.name for p in path.parent.iterdir()) == ["report.html", "report.md"]
-    assert path.read_text(encoding="utf-8") == to_html(runs)
-
-
-def test_a_primary_metric_that_is_a_rank(make_run):
-    def with_rank(run, value):
-        single = run.results[1]
-        rank = replace(single.metrics["mean_rank_true"], value=value)
-        single = replace(single, primary="mean_rank_true", metrics={"mean_rank_true": rank})
-        return replace(run, results=(single,))
-
-    two = [with_rank(make_run("zero", trained=0), 12.0), with_rank(make_run("mm"), 8.0)]
-    page = Page(to_html(two))
-    assert "-4.00" in page.text
-    # Among the primary numbers, and in the benchmark's table.
-    assert page.begin("gain") == ["gain better"] * 2

@@ -102,11 +102,6 @@ WRONG = [
     ('{"benchmark": "b", "id": 1}\n', "neither a cell 'outcome' nor 'right'"),
     (line(outcome=2), "got 2 at outcome"),
     (line(**ONE | {"captions": ["x", "y"]}), "true that are not 1 lists of 2 values"),
-    (line(right="x"), "got 'x' at right"),
-    (line(rank=-1), "got -1 at rank"),
-    (line(rank=float("inf")), "at rank"),
-    (line(upright="x"), "at upright"),
-    (line(**ONE | {"true": [["no such"]]}), "got 'no such' at true/0/0"),
     (line(**ONE, scores=[["0.5"]]), "got '0.5' at scores/0/0"),
     (line(files=["a"], boxes=[None, None]), "ValueError"),
 ]

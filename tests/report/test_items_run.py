@@ -32,7 +32,7 @@ def rows(outcomes, caption="a dog", ids=None):
     )
 
 
-def test_the_same_items_in_another_order_are_compared(mine):
+def test_the_same_items_in_another_order_are_compared_and_means_over_groups_stay(mine):
     theirs = rows((1.0, 1.0, 0.0, 1.0))[::-1]
     path = Path("theirs.csv")
     run, items, apart = run_of_items(
@@ -47,10 +47,7 @@ def test_the_same_items_in_another_order_are_compared(mine):
     assert metric.low is not None
     assert metric.low < 0.75
     assert (run.name, apart, run.provenance.known) == ("theirs", (), False)
-
-
-def test_a_mean_over_groups_stays_one(mine):
-    """Groups of weight 1 and 3: (1 * 0.5 + 3 * 1) / 4."""
+    # Groups of weight 1 and 3: (1 * 0.5 + 3 * 1) / 4.
     grouped = replace(mine.results[0], groups=(0, 0, 1, -1), group_weights=(1.0, 3.0))
     mine = replace(mine, results=(grouped,))
     run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((1.0, 0.0, 1.0, 0.0))}, [mine], {})
@@ -76,14 +73,11 @@ def test_other_items_stand_apart(mine, theirs, known):
     assert len(set(result.clusters)) == 1  # all of one image
 
 
-def test_graded_outcomes_have_no_accuracy():
+def test_graded_outcomes_have_no_accuracy_and_items_different_ids():
     run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((0.5, 0.25))}, [], {})
     assert run.results[0].metrics["outcome"].value == 0.375
     run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((0.5, -0.25))}, [], {})
     assert run.results[0].metrics["outcome"].unit == "cosine"
-
-
-def test_no_items_and_equal_ids_are_refused():
     with refused("expected items in t.csv, got none"):
         run_of_items(Path("t.csv"), {}, [], {})
     with refused("expected items of different ids in t.csv"):

@@ -59,13 +59,10 @@ def test_gains_and_losses_are_means_over_benchmarks(board):
     assert made.points == {0: (0.0, 0.0), 1: pytest.approx((25.0, 75.0))}
 
 
-def test_models_follow_the_first_by_their_gain(board):
+def test_models_are_ranked_by_their_gain_and_the_front_leaves_out_what_another_model_beats(board):
     made = board(clip=(6, 6, 12), worse=(3, 3, 12), better=(9, 9, 0), same=(6, 6, 12))
     names = [entry.report.name for entry in made.ranked()]
     assert names == ["clip", "better", "same", "worse"]
-
-
-def test_the_front_leaves_out_what_another_model_beats(board):
     made = board(clip=(0, 0, 12), probe=(12, 6, 9), worse=(12, 3, 6), lora=(12, 12, 3))
     assert made.front == [0, 1, 3]
     page = made.html()
@@ -83,13 +80,10 @@ def test_each_pair_is_tested_and_both_cells_lead_to_it(board):
     assert "Tests: 9" in page
 
 
-def test_few_items_and_prompts_are_warnings(board):
+def test_few_items_prompts_and_means_over_fewer_benchmarks_are_warnings(board):
     texts = [(one.benchmark, one.text) for one in board(clip=(1, 1, 1)).warnings()]
     assert ("one", "its prompt is 'a {}': with another the number is another") in texts
     assert ("two", f"{N} items: one of them is 8.3 points") in texts
-
-
-def test_a_mean_over_fewer_benchmarks_is_a_warning(board):
     made = board(clip=(1, 1, 1), probe=(2, 2, 2))
     probe = made.entries[1].report
     fewer = replace(probe, results=probe.results[1:])
@@ -102,7 +96,7 @@ def test_a_mean_over_fewer_benchmarks_is_a_warning(board):
     assert "its mean is over 1 of 2 compositional benchmarks" in texts
 
 
-def test_a_published_number_has_a_column_only_for_the_same_items(board, monkeypatch):
+def test_published_numbers_have_a_source_and_a_column_only_for_the_same_items(board, monkeypatch):
     made = board(clip=(1, 1, 1))
     rows = made.rows["strict"]
     assert {one["column"] for one in made.published(rows)} == {None}
@@ -111,9 +105,6 @@ def test_a_published_number_has_a_column_only_for_the_same_items(board, monkeypa
     assert column == 0
     made.rows["strict"] = [same]
     assert "Published, not measured here" in made.html()
-
-
-def test_published_numbers_name_benchmarks_and_sources():
     numbers = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))
     assert {one["benchmark"] for one in numbers} <= set(stems("benchmarks"))
     keys = {"method", "benchmark", "metric", "value", "n", "source"}

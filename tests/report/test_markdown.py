@@ -45,13 +45,10 @@ def test_changes_are_tested(make_run):
     assert "Retained abilities" not in to_markdown([run("a", lost)])
 
 
-def test_benchmarks_that_could_not_run_are_listed(make_run):
+def test_what_was_not_run_is_listed_and_names_cannot_break_the_table(make_run):
     plain, missing = make_run("plain"), replace(make_run("mm"), not_run=(("aro", "no a|b.json"),))
     assert "- aro of mm: not run: no a\\|b.json\n" in to_markdown([plain, missing])
     assert "not run" not in to_markdown([plain])
-
-
-def test_nothing_is_bold_alone_and_names_cannot_break_the_table(make_run):
     text = to_markdown([make_run("a|b\nc")])
     assert "**" not in text
     assert "| chance | a\\|b c |\n" in text

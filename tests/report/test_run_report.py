@@ -10,9 +10,10 @@ from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Example, Occurrence, Repeat, Result
 
 
-def test_values_in_the_file(tmp_path, make_run):
-    make_run().save(tmp_path / "report.json")
-    raw = json.loads((tmp_path / "report.json").read_text())
+def test_values_in_the_file_and_those_of_before_clusters_were_counted(tmp_path, make_run):
+    path = tmp_path / "report.json"
+    make_run().save(path)
+    raw = json.loads(path.read_text())
     assert raw["schema"] == SCHEMA
     interval = {"low": pytest.approx(0.35), "high": pytest.approx(0.45)}
     rest = {"higher_is_better": True, "unit": "fraction", "clusters": None}
@@ -20,6 +21,12 @@ def test_values_in_the_file(tmp_path, make_run):
     assert raw["results"][0]["metrics"]["accuracy"] == accuracy
     assert raw["results"][0]["examples"][0]["images"][1]["box"] == [250, 0, 100, 100]
     assert raw["curves"] == {"loss": [[0, 0.7], [10, None], [20, 0.3]]}
+    for result in raw["results"]:
+        del result["caption_sets"]
+        for metric in result["metrics"].values():
+            del metric["clusters"]
+    path.write_text(json.dumps(raw))
+    assert RunReport.load(path) == make_run()
 
 
 def test_a_whole_result_is_kept(tmp_path, make_run):
@@ -48,18 +55,6 @@ def test_a_whole_result_is_kept(tmp_path, make_run):
         assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_report_of_before_clusters_were_counted_is_read(tmp_path, make_run):
-    path = tmp_path / "report.json"
-    make_run().save(path)
-    raw = json.loads(path.read_text())
-    for result in raw["results"]:
-        del result["caption_sets"]
-        for metric in result["metrics"].values():
-            del metric["clusters"]
-    path.write_text(json.dumps(raw))
-    assert RunReport.load(path) == make_run()
-
-
 @pytest.mark.parametrize(
     "part", [RunReport, Provenance, Result, MetricValue, Repeat, Occurrence, Example]
 )
@@ -68,17 +63,13 @@ def test_every_field_is_documented(part):
     assert all(f"\n        {field.name}: " in attributes for field in fields(part))
 
 
-def test_odd_config_values_become_text(tmp_path, make_run):
-    run = make_run()
+def test_odd_config_values_become_text_and_curves_that_diverge_have_gaps(tmp_path, make_run):
+    run = make_run(curves={"loss": ((0, 1.0), (1, float("nan")))})
     config = {"path": Path("a/b"), "limit": float("inf"), "pair": (1, 2)}
     replace(run, provenance=replace(run.provenance, config=config)).save(tmp_path / "r.json")
     loaded = RunReport.load(tmp_path / "r.json")
     assert loaded.provenance.config == {"path": "a/b", "limit": None, "pair": [1, 2]}
-
-
-def test_curves_that_diverge_are_kept_with_gaps(tmp_path, make_run):
-    make_run(curves={"loss": ((0, 1.0), (1, float("nan")))}).save(tmp_path / "r.json")
-    assert RunReport.load(tmp_path / "r.json").curves == {"loss": ((0, 1.0), (1, None))}
+    assert loaded.curves == {"loss": ((0, 1.0), (1, None))}
 
 
 def test_inconsistent_reports_are_refused(make_run):
@@ -125,15 +116,10 @@ def change(raw, where, value):
     ("where", "value", "message"),
     [
         (["schema"], 4, "got schema 4, not 5: evaluate the model again"),
-        (["schema"], KeyError, "got schema None"),
         (["results", 0, "kind"], "lost", "results.0.kind: .*'retained' or 'sensitivity'"),
-        (["results", 0, "metrics", "accuracy", "unit"], "furlong", "unit: .*'cosine', 'rank'"),
-        (["text_only"], 1, "text_only: .*boolean"),
-        (["name"], KeyError, "name: Field required"),
         (["extra"], 1, "extra: Unexpected"),
         (["provenance", "seconds"], float("nan"), "provenance.seconds: .*finite"),
         (["results", 0, "primary"], "other", "primary metric"),
-        (["curves", "loss"], [[0]], "curves.loss.0.1: Field required"),
     ],
 )
 def test_malformed_file(tmp_path, make_run, where, value, message):

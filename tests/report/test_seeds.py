@@ -30,7 +30,7 @@ def seed(make_run):
     return made
 
 
-def test_mean_and_range(seed):
+def test_mean_and_range_and_every_seed_in_the_csv(seed):
     run = over_seeds("mm", [seed(0, (1.0, 1.0, 0.0, 0.0)), seed(1, (1.0, 1.0, 1.0, 0.0))])
     assert run.name == "mm (mean and range of 2 seeds)"
     metric = run.metric("cola", "accuracy")
@@ -39,6 +39,10 @@ def test_mean_and_range(seed):
     assert run.curves == {"loss": ((0, 1.5), (5, 0.5))}
     assert run.provenance.seconds == 20
     assert (run.seeds, run.provenance.seed) == ("0, 1", None)
+    run = over_seeds("mm", [seed(3, (1.0, 0.0)), seed(5, (1.0, 1.0))])
+    head, *lines = to_csv([run]).splitlines()
+    assert head.endswith(",seed")
+    assert [line.split(",")[0] + line.split(",")[-1] for line in lines] == ["mm3", "mm5"]
 
 
 def test_a_benchmark_that_a_seed_lacks_is_not_run(seed):
@@ -52,12 +56,9 @@ def test_a_benchmark_that_a_seed_lacks_is_not_run(seed):
     assert run.not_run == (("cola", "2 of 2 seeds have it, in 2 versions"),)
 
 
-def test_seeds_must_differ(seed):
+def test_seeds_must_differ_and_other_items_have_no_mean_outcome(seed):
     with refused("different seeds"):
         over_seeds("mm", [seed(0, (1.0,)), seed(0, (1.0,))])
-
-
-def test_other_items_have_no_mean_outcome(seed):
     run = over_seeds("mm", [seed(0, (1.0, 0.0)), seed(1, (1.0, 0.0), digest="e")])
     assert run.results[0].outcomes == ()
     assert run.metric("cola", "accuracy").value == 0.5
@@ -99,10 +100,3 @@ def test_a_run_of_one_seed_says_that_items_alone_were_tested(seed):
         assert note in write([frozen, single])
         assert note not in write([frozen, several])
         assert "0, 1" in write([frozen, several])
-
-
-def test_the_csv_has_every_seed(seed):
-    run = over_seeds("mm", [seed(3, (1.0, 0.0)), seed(5, (1.0, 1.0))])
-    head, *lines = to_csv([run]).splitlines()
-    assert head.endswith(",seed")
-    assert [line.split(",")[0] + line.split(",")[-1] for line in lines] == ["mm3", "mm5"]

@@ -24,10 +24,6 @@ def test_rows_and_best(make_run):
     assert not rank.primary
     assert rank.best == {0, 1, 2}
     assert table["cola_single", "1", "strict", "classes_without_positives", 96].best == frozenset()
-
-
-def test_lower_is_best_for_ranks(make_run):
-    runs = [make_run("a"), make_run("b")]
     metrics = runs[1].results[1].metrics
     metrics["mean_rank_true"] = type(metrics["map"])(3.0, 96, higher_is_better=False, unit="rank")
     assert by_metric(runs)["cola_single", "1", "strict", "mean_rank_true", 96].best == {1}
@@ -42,7 +38,7 @@ def test_numbers_that_do_not_compare_have_their_own_rows(make_run, other):
     assert all(row.best == frozenset() for row in parts)
 
 
-def test_colours(make_run):
+def test_runs_have_colours_different_names_and_a_baseline(make_run):
     runs = [make_run("a"), make_run("zero", trained=0), *(make_run(f"r{i}") for i in range(8))]
     assert colours(runs)[:4] == (1, 0, 2, 3)
     assert max(colours(runs)) == 7
@@ -50,26 +46,15 @@ def test_colours(make_run):
     assert colours([make_run("zero", trained=0), text_only]) == (0, 1)
     zeros = [make_run(name, trained=0) for name in "ab"]
     assert colours([*zeros, make_run("c")]) == (0, 1, 2)  # two models as they are differ, too
-
-
-def test_the_first_run_with_images_is_the_baseline(make_run):
     runs = [make_run("a"), make_run("zero", trained=0)]
     text_only = replace(make_run("text-only"), text_only=True)
     assert baseline(runs) == 0
     assert baseline([text_only, *runs]) == 1
     assert baseline([make_run("a")]) is None
     assert baseline([make_run("a"), text_only]) is None
-
-
-def test_a_text_only_run_is_never_the_best(make_run):
-    text_only = replace(make_run("text-only", 0.9), text_only=True)
-    first, *_ = rows([make_run("a", 0.2), text_only, make_run("b", 0.4)])
-    assert first.best == {2}
-    first, *_ = rows([make_run("a", 0.2), text_only])
-    assert first.best == frozenset()
-
-
-def test_runs_need_different_names(make_run):
+    text_only = replace(make_run("text-only", 0.9), text_only=True)  # and is never the best
+    assert rows([make_run("a", 0.2), text_only, make_run("b", 0.4)])[0].best == {2}
+    assert rows([make_run("a", 0.2), text_only])[0].best == frozenset()
     with refused("'a' twice"):
         check_runs([make_run("a"), make_run("a")])
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.refusals import refused
+from tests.refusals import command_refused, refused
 from vlmtune.cli.main import main
 from vlmtune.report.trials import read_trials, trials_csv, trials_view
 
@@ -37,6 +37,7 @@ def sweep(tmp_path, make_run):
     return write
 
 
+NO_CHECKPOINT = "expected checkpoints/last.ckpt of the best trial"
 FOUR = [(0.001, True, 0.4), (0.01, True, 0.6), (0.1, False, 0.7), (0.0001, False, 0.3)]
 
 
@@ -92,10 +93,6 @@ def test_the_smallest_rank_is_the_best(sweep):
     assert [trial.metric.value for trial in ranked] == [8.85, 9.25]
 
 
-def test_a_monitored_loss_is_no_metric_of_a_benchmark(sweep):
-    assert read_trials(sweep(FOUR, "val/loss")).metric == "cola_multi"
-
-
 def test_runs_of_a_comparison_are_trials_without_the_untrained_model(sweep, make_run):
     folder = sweep(FOUR)
     (folder / "row").mkdir()
@@ -107,19 +104,19 @@ def test_runs_of_a_comparison_are_trials_without_the_untrained_model(sweep, make
     assert trials.unfinished == ()
 
 
-def test_an_unknown_metric_is_one_line(sweep):
+def test_an_unknown_metric_is_one_line_and_a_monitored_loss_none_of_a_benchmark(sweep):
+    folder = sweep(FOUR, "val/loss")
+    assert read_trials(folder).metric == "cola_multi"
     with refused("expected 'nothing/here' in the report of .*got cola_multi/accuracy"):
-        read_trials(sweep(FOUR), "nothing/here")
+        read_trials(folder, "nothing/here")
 
 
-def test_the_csv_has_full_precision(sweep):
-    head, *lines = csv.reader(trials_csv(read_trials(sweep(FOUR))).splitlines())
+def test_the_csv_has_full_precision_and_plots_are_of_numbers_and_of_categories(sweep):
+    trials = read_trials(sweep(FOUR))
+    head, *lines = csv.reader(trials_csv(trials).splitlines())
     assert head[:4] == ["trial", "optimizer.lr", "adapter.norm_first", "cola_multi/accuracy"]
     assert lines[0][:4] == ["trial2", "0.1", "False", "0.7"]
-
-
-def test_plots_are_of_numbers_and_of_categories(sweep):
-    numbers, categories = trials_view(read_trials(sweep(FOUR)))["plots"]
+    numbers, categories = trials_view(trials)["plots"]
     assert numbers["rho"] == "Spearman's ρ +1.00 over 4 trials"
     assert categories["rho"] == ""
     assert {"True", "False"} <= set(str(categories["svg"]).replace("<", ">").split(">"))
@@ -137,10 +134,13 @@ def test_the_command_writes_the_page_and_the_table(sweep, tmp_path, capsys):
     assert "the best by cola_multi/accuracy is trial6" in capsys.readouterr().out
 
 
-def test_without_a_checkpoint_nothing_is_exported(sweep, tmp_path, capsys):
+def test_without_a_checkpoint_or_a_sweep_nothing_is_exported(sweep, make_run, tmp_path, capsys):
+    make_run().save(tmp_path / "one/report.json")
+    arguments = ["report", str(tmp_path / "one"), "--out", str(tmp_path / "out")]
+    said = "expected the folder of one sweep with --metric"
+    command_refused(capsys, [*arguments, "--metric", "cola_multi"], said)
     arguments = ["report", str(sweep(FOUR)), "--out", str(tmp_path / "out")]
-    assert main([*arguments, "--export", str(tmp_path / "best")]) == 2
-    assert "expected checkpoints/last.ckpt of the best trial" in capsys.readouterr().err
+    command_refused(capsys, [*arguments, "--export", tmp_path / "best"], NO_CHECKPOINT)
     assert not (tmp_path / "best").exists()
 
 
@@ -151,12 +151,4 @@ def test_a_checkpoint_of_another_run_of_that_name_is_not_taken(sweep, tmp_path, 
     (tmp_path / "other/seed-0/checkpoints").mkdir(parents=True)
     (tmp_path / "other/seed-0/checkpoints/last.ckpt").write_bytes(b"of another comparison")
     arguments = ["report", str(folder), "--out", str(tmp_path / "out")]
-    assert main([*arguments, "--export", str(tmp_path / "best")]) == 2
-    assert "expected checkpoints/last.ckpt of the best trial" in capsys.readouterr().err
-
-
-def test_options_of_a_sweep_need_one(make_run, tmp_path, capsys):
-    make_run().save(tmp_path / "one/report.json")
-    arguments = ["report", str(tmp_path / "one"), "--out", str(tmp_path / "out")]
-    assert main([*arguments, "--metric", "cola_multi"]) == 2
-    assert "expected the folder of one sweep with --metric" in capsys.readouterr().err
+    command_refused(capsys, [*arguments, "--export", tmp_path / "best"], NO_CHECKPOINT)

@@ -35,9 +35,7 @@ def test_groups_become_bars(views_of):
     assert [line.label.text for line in family["chart"].lines] == ["a", "b", "c"]
     assert family["open"]
     assert [row["metric"] for row in one["rows"]] == ["accuracy"]
-
-
-def test_long_and_further_families_are_closed(views_of):
+    # Long and further families are closed.
     (one,) = views_of(groups(*(f"accuracy/{i}x" for i in range(40)), "b/a", "b/b", "b/c"))
     assert [family["open"] for family in one["families"]] == [False, False]
 
@@ -52,14 +50,11 @@ def test_groups_of_dimensions_make_a_profile(views_of):
     assert flat["profile"] == []
 
 
-def test_gains_are_those_over_the_first_run(views_of):
+def test_gains_are_those_over_the_first_run_and_series_share_an_axis(views_of):
     (one,) = views_of({}, {}, {}, text_only=[2])
     (row,) = one["rows"]
     assert [cell["gain"] for cell in row["cells"]] == ["", "+10.0", ""]
     assert [cell["direction"] for cell in row["cells"]] == ["", "better", ""]
-
-
-def test_series_share_an_axis_unless_their_scales_are_far_apart(views_of):
     narrow, wide = tuple(i / 10 for i in range(20)), tuple(float(2 * i) for i in range(20))
     like = tuple(i / 8 for i in range(20))
     (one,) = views_of(*({"series": {"equivariance_text": x}} for x in (narrow, wide, like)))
@@ -67,9 +62,7 @@ def test_series_share_an_axis_unless_their_scales_are_far_apart(views_of):
     assert axes == [["run 0", "run 2"], ["run 1"]]
     assert one["series"][0]["runs"][0]["median"] == "0.95"
     assert one["matrices"] == []
-
-
-def test_text_only_runs_have_no_matrix(views_of):
+    # Text-only runs have no matrix.
     scores = {"series": {"mean_scores": (2.0, 1.0, 0.5, 0.75)}}
     (one,) = views_of(scores, {}, scores, text_only=[2])
     assert [heat["name"] for heat in one["matrices"]] == ["run 0"]
@@ -95,21 +88,13 @@ def test_three_groups_make_a_family():
     assert family.name == "acc"
     assert [group for group, _ in family.members] == ["a", "b", "c"]
     assert [one.metric for one in others] == ["acc", "other/a", "other/b"]
-
-
-def test_groups_of_groups_are_families_of_their_own():
+    # So do groups of groups, but not counts and ranks.
     names = [f"acc/{kind}/{size}" for kind in ("swap", "atom") for size in (4, 5, 12)]
     parts, others = families([row(name) for name in names])
     assert [family.name for family in parts] == ["acc/swap", "acc/atom"]
     assert others == ()
-
-
-def test_counts_and_ranks_form_no_family():
     rows = [row(f"rank/{i}", "rank") for i in range(4)] + [row(f"n/{i}", "count") for i in range(4)]
     assert families(rows) == ((), tuple(rows))
-
-
-def test_a_group_of_two_sizes_counts_once_and_the_primary_is_listed_twice():
     rows = [row("acc/a", n=1), row("acc/a", n=2), row("acc/b")]
     assert families(rows)[0] == ()
     rows = [row("acc/a", primary=True), row("acc/b"), row("acc/c")]

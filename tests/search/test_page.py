@@ -105,14 +105,11 @@ def test_a_picture_that_is_dropped_is_searched_by(server, index):
     assert "<i>" not in page
 
 
-def test_what_is_no_picture_is_said(server):
-    answer, page = post(server, b"no picture")
-    assert (answer.status, found(page)) == (200, [])
-    assert "mine.png: image refused" in page
+def test_what_is_no_picture_too_large_or_foreign_is_refused(server, index, monkeypatch):
+    answer, shown = post(server, b"no picture")
+    assert (answer.status, found(shown)) == (200, [])
+    assert "mine.png: image refused" in shown
     assert post(server, b"", **{"Content-Type": "text/plain"})[0].status == 400
-
-
-def test_large_and_foreign_pictures_are_refused(server, index, monkeypatch):
     content = index.paths[0].read_bytes()
     assert post(server, content, Origin="http://evil.example")[0].status == 403
     assert post(server, content, Origin="null")[0].status == 403
@@ -121,7 +118,7 @@ def test_large_and_foreign_pictures_are_refused(server, index, monkeypatch):
     assert post(server, content)[0].status == 413
 
 
-def test_the_page_has_the_design_of_reports(server):
+def test_the_page_has_the_design_of_reports_and_texts_are_escaped(server):
     answer, content = get(server, "/")
     page = content.decode()
     assert "Search 3 images" in page
@@ -132,9 +129,6 @@ def test_the_page_has_the_design_of_reports(server):
     (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     digest = b64encode(sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in answer.headers["Content-Security-Policy"]
-
-
-def test_texts_are_escaped(server):
     page = get(server, f"/?q={quote('<script>x</script>' + chr(34))}")[1]
     assert b"<script>x" not in page
     assert b"&lt;script&gt;x&lt;/script&gt;&#34;" in page
@@ -144,14 +138,11 @@ def test_texts_are_escaped(server):
     assert b"&lt;b&gt;&amp;.png" in pages
 
 
-def test_other_files_are_not_served(server):
+def test_other_files_are_not_served_and_other_machines_not_answered(server):
     names = ("3", "-1", "x", "", "99999999999999", "../secret.txt", "%2e%2e/secret.txt", "%D9%A1")
     for path in ("/secret.txt", *(f"/image/{name}" for name in names)):
         answer, content = get(server, path)
         assert (answer.status, content) == (404, b""), path
-
-
-def test_only_this_machine_is_answered(server):
     port = server.server_address[1]
     assert server.server_address[0] == "127.0.0.1"
     assert get(server, "/", f"localhost:{port}")[0].status == 200
@@ -159,7 +150,9 @@ def test_only_this_machine_is_answered(server):
         assert get(server, "/image/0", host)[0].status == 403
 
 
-def test_a_client_that_goes_away_prints_nothing(server, capfd):
+def test_a_client_that_goes_away_prints_nothing_but_another_error_is_shown(
+    server, capfd, monkeypatch
+):
     threads = threading.active_count()
     client = socket.create_connection(server.server_address)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -169,9 +162,6 @@ def test_a_client_that_goes_away_prints_nothing(server, capfd):
     while threading.active_count() > threads and time.monotonic() < deadline:
         time.sleep(0.01)
     assert capfd.readouterr().err == ""
-
-
-def test_another_error_is_shown(server, capfd, monkeypatch):
     monkeypatch.setattr(server, "page", lambda query, like: 1 / 0)
     with pytest.raises(OSError):  # noqa: PT011
         get(server, "/")

@@ -91,14 +91,6 @@ def test_a_store_is_read_and_nothing_encoded(tmp_path):
     assert stored.backbone.images == stored.backbone.texts == []
 
 
-def test_words_are_not_stored(tmp_path):
-    words = BatchFeatures(Toy(), FeatureSpec("pooled"), FeatureSpec("words"))
-    words.open(tmp_path, Data(), "toy", "float32")
-    assert words.images is not None
-    assert words.texts is None
-    assert not list(tmp_path.glob("text-*"))
-
-
 def pixels_of(folder):
     return replace(BATCH, pixels=None, image_ids=tuple(folder))
 
@@ -190,16 +182,18 @@ def test_more_images_than_are_encoded_at_a_time_keep_their_names(tmp_path):
     assert len(want.unique(dim=0)) == len(names)
 
 
-def test_live_representations_are_not_stored(tmp_path):
+def test_words_and_live_representations_are_not_stored(tmp_path):
+    words = BatchFeatures(Toy(), FeatureSpec("pooled"), FeatureSpec("words"))
+    words.open(tmp_path, Data(), "toy", "float32")
+    assert words.images is not None
+    assert words.texts is None
+    assert not list(tmp_path.glob("text-*"))
     live = inputs(frozen=False)
     live.open(tmp_path, Data(), "toy", "float32")
     assert live.images is live.texts is None
     live.backbone.requires_grad_()
     assert live.encode_batch("image", BATCH).values.requires_grad
     assert not inputs().encode_batch("image", BATCH).values.requires_grad
-
-
-def test_frozen_representations_have_no_dropout_in_training():
     plain, dropping = inputs(), inputs(dropout=0.5)
     dropping.backbone.train()
     for side in ("image", "text"):

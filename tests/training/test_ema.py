@@ -5,7 +5,6 @@ import torch
 from pytorch_lightning.callbacks import Callback
 
 from tests.runs import QUIET, fit, module, quiet_trainer, weights
-from tests.tiny import fit_config, plugin, write_cola
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.trained_state import trained_state
@@ -162,15 +161,7 @@ def test_a_checkpoint_without_an_average_starts_one(model_folder, shards, tmp_pa
 
 
 @pytest.fixture
-def cola(tmp_path):
-    path = write_cola(tmp_path / "cola")
-    return lambda: ColaMulti(str(path), str(path.parent), name="cola")
-
-
-@pytest.fixture
 def measured(monkeypatch):
-    """Returns a function that makes a list of the weights of a module at each evaluation."""
-
     def note(one):
         run, states = ColaMulti.run, []
 
@@ -240,12 +231,3 @@ def test_a_checkpoint_has_its_average_measured(
     path = tmp_path / "stepstep=4.ckpt"
     measure(again, datamodule=data, ckpt_path=path, weights_only=True, verbose=False)
     assert [equal(got, weights(one)) for got in measured] == [True]
-
-
-def test_a_config_names_it(model_folder, shards, tmp_path):
-    trainer = {"max_steps": 3, "callbacks": [plugin("training.ema.EMA", decay=0.5)]}
-    config = fit_config(tmp_path, model_folder, shards, trainer=trainer)
-    assert main(["fit", "--config", str(config)]) == 0
-    (path,) = (tmp_path / "run").rglob("*.ckpt")
-    saved = torch.load(path, weights_only=True)
-    assert not equal(saved["state_dict"], saved["live_state_dict"])

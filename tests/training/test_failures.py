@@ -50,7 +50,6 @@ def one_rank(rank, size, port, at_fault, how, lines):
 
 
 def ranks(at_fault, how, size=2):
-    """What the ranks without a fault say."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

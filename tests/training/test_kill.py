@@ -61,7 +61,6 @@ def fit_until(config: Path, trace: Path, delay: float) -> int:
 
 
 def kill(config: Path, trace: Path, delay: float) -> None:
-    """Starts the run, which is killed after `trace` is there, before it can end."""
     log = config.parent / "stderr"
     run = forked(fit_until, config, trace, delay, log=log)
     assert status(run, 600) == -signal.SIGKILL, f"it was not killed: {log.read_text()}"

@@ -58,41 +58,13 @@ def test_the_total_is_the_weighted_sum(model_folder, shards, tmp_path):
     assert logged["val/loss"].isfinite()
 
 
-def test_seeds_give_other_runs_and_one_seed_the_same(model_folder, shards, tmp_path):
+def test_a_run_depends_on_its_seed_and_on_dropout(model_folder, shards, tmp_path):
     made = (module(model_folder, seed=seed) for seed in (1, 1, 2))
     runs = [fit(one, shards, tmp_path, steps=2)[1].losses for one in made]
     assert runs[0] == runs[1] != runs[2]
-
-
-def test_dropout_is_active_in_training(model_folder, shards, tmp_path):
     adapters = (MMAdapter(heads=2, hidden=2, dropout=p) for p in (0.0, 0.1))
     one, other = (fit(module(model_folder, a), shards, tmp_path, 1)[1] for a in adapters)
     assert one.losses != other.losses
-
-
-def test_a_joint_adapter_is_given_the_chosen_pairs(model_folder, shards, tmp_path):
-    counts = []
-
-    class Counting(PairBCE):
-        def shard_loss(self, shard, group):
-            counts.append(shard.rows.computed.sum(dim=1).tolist())
-            return super().shard_loss(shard, group)
-
-    made = module(model_folder, objectives=[Counting()], pairs=MixedPairs(1, 1, 0))
-    fit(made, shards, tmp_path, steps=2)
-    assert counts == [[2] * 8] * 2
-
-
-def test_vectors_get_no_weight_decay(model_folder, shards, tmp_path):
-    made = transformer(model_folder)
-    trainer, _ = fit(made, shards, tmp_path, steps=1)
-    matrices, vectors = trainer.optimizers[0].param_groups
-    assert matrices["weight_decay"] == 1e-4
-    assert vectors["weight_decay"] == 0
-    assert all(p.ndim > 1 for p in matrices["params"])
-    assert all(p.ndim <= 1 for p in vectors["params"])
-    both = {id(p) for p in (*matrices["params"], *vectors["params"])}
-    assert both == {id(p) for p in made.parameters() if p.requires_grad}
 
 
 @pytest.mark.parametrize(
@@ -175,7 +147,6 @@ def saved(model_folder, shards, tmp_path):
 
 
 def stopped(made, shards, folder, **options):
-    """What a run says that must stop."""
     with refused() as error:
         fit(made, shards, folder, **options)
     return str(error.value)
@@ -200,7 +171,9 @@ def test_another_checkpoint_is_refused(model_folder, other_folder, shards, tmp_p
     )
 
 
-def test_the_store_needs_a_datamodule(model_folder, tmp_path):
+def test_a_run_needs_something_to_train_and_a_store_a_datamodule(model_folder, shards, tmp_path):
+    with refused("ZeroShot has no trained parameter"):
+        fit(module(model_folder, ZeroShot(), [InfoNCE()]), shards, tmp_path)
     made = probe(model_folder, store=str(tmp_path / "store"))
     with refused("expected a datamodule"):
         quiet_trainer(max_steps=1).fit(made, train_dataloaders=[], val_dataloaders=[])
@@ -218,8 +191,6 @@ def test_a_checkpoint_of_another_optimizer_is_an_error(
 
 
 class CountsCalls(Objective):
-    """A loss that knows how often it was asked."""
-
     def __init__(self) -> None:
         super().__init__()
         self.calls = 0
@@ -243,6 +214,11 @@ class Steep(CountsCalls):
         return (values * (0 if self.calls == 3 else 1)).square().sqrt().mean()
 
 
+class Batch(Callback):
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.batch = batch
+
+
 def test_a_loss_that_is_no_number_stops_the_run(model_folder, shards, tmp_path):
     made = module(model_folder, LinearProbe(), [InfoNCE(), Breaks()])
     said = stopped(made, shards, tmp_path)
@@ -256,16 +232,11 @@ def test_a_loss_that_is_no_number_stops_the_run(model_folder, shards, tmp_path):
 
 @pytest.mark.parametrize("accumulated", [1, 2])
 def test_a_gradient_that_is_no_number_stops_the_run(model_folder, shards, tmp_path, accumulated):
-    class First(Callback):
-        keys = ()
-
-        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-            self.keys += (batch.keys[0],)
-
-    made, first = module(model_folder, LinearProbe(), [InfoNCE(), Steep()]), First()
+    made, first = module(model_folder, LinearProbe(), [InfoNCE(), Steep()]), Batch()
     options = {"callbacks": (first,), "accumulate_grad_batches": accumulated}
     said = stopped(made, shards, tmp_path, gradient_clip_val=1.0, **options)
-    path, step, key = tmp_path / "last-before-nan.ckpt", 2 // accumulated, first.keys[2]
+    path, step = tmp_path / "last-before-nan.ckpt", 2 // accumulated
+    key = first.batch.keys[0]
     assert said == (
         "expected finite gradients, got NaN or infinity in the gradient of "
         f"'{next(n for n, p in made.named_parameters() if p.requires_grad)}' at step {step} "
@@ -333,14 +304,9 @@ class Spoils(LinearProbe):
         return rows * factors
 
 
-class Keys(Callback):
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        self.batch = batch
-
-
 @pytest.mark.parametrize(("side", "row"), [("image", 5), ("image", 0), ("text", 6), ("text", 1)])
 def test_scores_that_are_no_numbers_name_their_record(model_folder, shards, tmp_path, side, row):
-    made, keys = module(model_folder, Spoils(**{side: row}), [InfoNCE(), PairBCE()]), Keys()
+    made, keys = module(model_folder, Spoils(**{side: row}), [InfoNCE(), PairBCE()]), Batch()
     said = stopped(made, shards, tmp_path, callbacks=(keys,))
     batch = keys.batch
     image = row if side == "image" else batch.targets.same_group[:, row].nonzero()[0, 0]
@@ -424,8 +390,3 @@ def test_the_reference_is_the_untrained_model(model_folder, shards, tmp_path, st
     fit(made, shards, tmp_path, steps=3)
     assert differences[0] < 1e-4
     assert differences[1] > 0.05
-
-
-def test_nothing_to_train(model_folder, shards, tmp_path):
-    with refused("ZeroShot has no trained parameter"):
-        fit(module(model_folder, ZeroShot(), [InfoNCE()]), shards, tmp_path)

@@ -62,26 +62,22 @@ def losses(folder, shards, tmp_path, objectives, phrases):
     return {name: value.item() for name, value in trainer.callback_metrics.items()}
 
 
-def test_a_fit_trains_and_validates_on_phrases(model_folder, shards, tmp_path):
+def test_a_fit_trains_and_validates_on_phrases_and_asks_for_them(model_folder, shards, tmp_path):
     logged = losses(model_folder, shards, tmp_path, [C2LIP()], NounPhrases())
     assert logged["train/C2LIP"] > 0
     assert logged["val/C2LIP"] > 0
+    with refused("expected scores of phrases for C2LIP, got none: set data.phrases to NounPhrases"):
+        losses(model_folder, shards, tmp_path, [C2LIP()], None)
 
 
-def test_other_objectives_are_what_they_were(model_folder, shards, tmp_path):
+def test_other_objectives_are_what_they_were_and_other_phrases_another_order(
+    model_folder, shards, tmp_path
+):
     runs = [
         losses(model_folder, shards, tmp_path, [InfoNCE()], phrases)
         for phrases in (None, NounPhrases())
     ]
     assert runs[0] == runs[1]
-
-
-def test_a_fit_without_phrases_says_what_to_do(model_folder, shards, tmp_path):
-    with refused("expected scores of phrases for C2LIP, got none: set data.phrases to NounPhrases"):
-        losses(model_folder, shards, tmp_path, [C2LIP()], None)
-
-
-def test_other_phrases_are_another_order(shards):
     trained, plain = (data(shards, phrases).changes.state() for phrases in (NounPhrases(), None))
     assert trained["phrases"]["class_path"] == "vlmtune.data.noun_phrases.NounPhrases"
     assert plain["phrases"] is None

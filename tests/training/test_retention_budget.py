@@ -7,7 +7,6 @@ from pytorch_lightning.callbacks import Callback
 from tests.ranks import run_ranks
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module, quiet_trainer, weights
-from tests.tiny import write_cola
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.benchmarks.cola_multi import ColaMulti
@@ -37,21 +36,17 @@ class Near(ColaMulti):
 
 
 @pytest.fixture
-def near(tmp_path):
-    path = write_cola(tmp_path / "cola")
-    return Near(str(path), str(path.parent), name="near")
+def near(cola):
+    return cola("near", Near)
 
 
 @pytest.fixture
 def said(caplog):
-    """Returns a function for the lines that the run has logged."""
     return lambda: [r.message for r in caplog.records if r.name == "vlmtune"]
 
 
 @pytest.fixture
 def run(model_folder, shards, tmp_path, near):
-    """Runs six steps; returns the module, the callback and the trainer."""
-
     def made(
         action: Action = "warn", max_drop=DROP, callbacks=(), every=2, adapter=None, **options
     ):
@@ -112,8 +107,6 @@ def test_it_stops_and_keeps_the_last_weights_within_the_budget(run, tmp_path, mo
 
 
 class Kept(Callback):
-    """Keeps the weights of one step."""
-
     def __init__(self, step):
         self.step = step
         self.weights = {}

@@ -85,8 +85,6 @@ class Clock:
 
 
 class Steps(Callback):
-    """Lets each step take a second."""
-
     def __init__(self, clock):
         self.clock = clock
 

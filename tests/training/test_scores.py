@@ -1,13 +1,16 @@
-import copy
+"""Scores in training: what objectives need of them, and the block of a rank."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn.functional import normalize
 
+from tests.scored import random_targets, random_values, scored, share_of
 from tests.toy import Together, Toy, Tune, batch, groups
-from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.pairs.all_pairs import AllPairs
+from vlmtune.training.score_shards import local_scores
 from vlmtune.training.scores import TrainingScores
 from vlmtune.types import FeatureSpec
 
@@ -21,7 +24,6 @@ def share(scores):
 
 
 def own_scores(backbone):
-    """The backbone's own scores, from scratch."""
     with torch.no_grad():
         image = backbone.encode_image(BATCH.pixels, FeatureSpec("pooled")).values
         text = backbone.encode_text(BATCH.texts, FeatureSpec("pooled")).values
@@ -70,27 +72,35 @@ def test_the_reference_stays_where_training_changes_the_backbone():
     assert after.reference.equal(before.reference)
 
 
-def test_a_frozen_backbone_is_its_own_reference_and_runs_once():
+def test_a_frozen_backbone_is_its_own_reference_and_runs_once_and_a_joint_adapter_has_one_too():
     backbone = Toy()
     scores = TrainingScores(backbone, Tune(frozen=True), AllPairs(), {"reference"})
     assert scores.original is None
     share(scores)
     assert len(backbone.images) == len(backbone.texts) == 1
-
-
-def test_a_joint_adapter_has_a_reference_too():
     got = share(TrainingScores(Toy(), Together(), AllPairs(), {"reference"}))
     assert got.rows.embedded is None
     torch.testing.assert_close(got.rows.reference, own_scores(Toy()))
 
 
-def test_a_copy_of_a_real_backbone_is_a_copy(model_folder):
-    backbone = OpenClip(str(model_folder))
-    spare = copy.deepcopy(backbone)
-    texts = ["a red cube", "a dog"]
-    before = backbone.encode_text(texts, FeatureSpec("pooled")).values
-    with torch.no_grad():
-        for parameter in backbone.parameters():
-            parameter.mul_(2)
-    assert not backbone.encode_text(texts, FeatureSpec("pooled")).values.equal(before)
-    assert spare.encode_text(texts, FeatureSpec("pooled")).values.equal(before)
+ROWS, COLUMNS = slice(1, 3), slice(4, 9)
+
+
+def test_the_own_block_is_where_rows_and_columns_cross():
+    scores, targets = scored(random_values(0)), random_targets(0)
+    share = share_of(scores, targets, ROWS, COLUMNS)
+    block, true = local_scores(share)
+    assert block.values.equal(scores.values[ROWS, COLUMNS])
+    assert block.computed.shape == block.values.shape
+    assert block.reference.equal(scores.reference[ROWS, COLUMNS])
+    assert block.embedded.image.equal(scores.embedded.image[ROWS])
+    assert block.embedded.text.equal(scores.embedded.text[COLUMNS])
+    assert block.embedded.text_tokens.values.equal(scores.embedded.text_tokens.values[COLUMNS])
+    assert len(block.embedded.image_tokens) == 2
+    assert true.truth.equal(targets.truth[ROWS, COLUMNS])
+    assert true.same_group.equal(targets.same_group[ROWS, COLUMNS])
+    assert true.mined_negatives is None
+    mined = targets.same_group & ~targets.truth
+    rows = replace(share.row_targets, mined_negatives=mined[ROWS])
+    _, true = local_scores(replace(share, row_targets=rows))
+    assert true.mined_negatives.equal(mined[ROWS, COLUMNS])

@@ -98,7 +98,7 @@ def slurm(monkeypatch, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*srun.*")
-def test_sigusr1_requeues_a_job_of_slurm_which_then_resumes(
+def test_a_signal_to_a_job_of_slurm_writes_what_it_resumes_from_and_sigusr1_requeues_it(
     model_folder, shards, tmp_path, handlers, slurm
 ):
     with pytest.raises(Stopped) as stopped:
@@ -109,19 +109,17 @@ def test_sigusr1_requeues_a_job_of_slurm_which_then_resumes(
     assert (tmp_path / "hpc_ckpt_1.ckpt").is_file()
     _, watch = fit(module(model_folder), shards, tmp_path)  # no checkpoint is named
     assert len(watch.losses) == 3
-
-
-@pytest.mark.filterwarnings("ignore:.*srun.*")
-def test_sigterm_in_a_job_of_slurm_writes_what_the_job_resumes_from(
-    model_folder, shards, tmp_path, handlers, slurm
-):
+    # SIGTERM writes the same and requeues nothing.
+    slurm.unlink()
     with pytest.raises(Stopped) as stopped:
-        fit(module(model_folder), shards, tmp_path, callbacks=(Send(signal.SIGTERM),))
-    assert (stopped.value.code, stopped.value.path) == (143, tmp_path / "hpc_ckpt_1.ckpt")
+        fit(module(model_folder), shards, tmp_path / "2", callbacks=(Send(signal.SIGTERM),))
+    assert (stopped.value.code, stopped.value.path) == (143, tmp_path / "2/hpc_ckpt_1.ckpt")
     assert not slurm.exists()
 
 
-def test_sigterm_before_training_ends_the_run_at_once(model_folder, shards, tmp_path, handlers):
+def test_sigterm_outside_training_ends_the_run_or_lets_it_end(
+    model_folder, shards, tmp_path, handlers
+):
     send = Send(signal.SIGTERM, at=0, hook="on_fit_start")
     with pytest.raises(Stopped) as stopped:
         fit(module(model_folder), shards, tmp_path, callbacks=(send,))
@@ -129,9 +127,6 @@ def test_sigterm_before_training_ends_the_run_at_once(model_folder, shards, tmp_
     assert stop_line(stopped.value, "fit", []) == (
         "vlmtune: stopped by SIGTERM outside training, no checkpoint was written"
     )
-
-
-def test_sigterm_after_the_last_step_lets_the_run_end(model_folder, shards, tmp_path, handlers):
     send = Send(signal.SIGTERM, at=0, hook="on_train_end")
     trainer, _ = fit(module(model_folder), shards, tmp_path, callbacks=(send,), steps=2)
     assert trainer.global_step == 2

@@ -16,7 +16,6 @@ pytestmark = QUIET
 
 @pytest.fixture
 def export(model_folder, tmp_path):
-    """A trained model that changed an adapter's weights and weights of its backbone."""
     backbone = OpenClip(str(model_folder))
     adapter = LastBlocks(1, 1)
     adapter.attach(backbone)
@@ -27,15 +26,14 @@ def export(model_folder, tmp_path):
     return backbone, str(tmp_path / "export")
 
 
-def test_the_weights_are_those_of_the_model(model_folder, export):
+def test_the_weights_are_those_of_a_model_of_the_same_backbone_and_adapter(
+    model_folder, export, tmp_path
+):
     trained, name = export
     made = module(model_folder, LastBlocks(1, 1), start_from=name)
     expected = dict(trained.named_parameters())
     for key, parameter in made.backbone.named_parameters():
         assert parameter.equal(expected[key]), key
-
-
-def test_another_adapter_or_backbone_is_refused(model_folder, export, tmp_path):
     _, name = export
     with refused(r"adapter.init_args.image 2 here, 1 in .*: set them as it was trained"):
         module(model_folder, LastBlocks(2, 1), start_from=name)

@@ -73,12 +73,6 @@ def test_the_parts_of_all_ranks_are_the_loss_of_one_process(tmp_path):
         assert want > 0
 
 
-def test_a_teacher_stays_as_it_is():
-    teacher = toy_teacher().train()
-    assert not any(part.training for part in teacher.modules())
-    assert not any(weight.requires_grad for weight in teacher.parameters())
-
-
 @pytest.fixture(scope="module")
 def exported(model_folder, tmp_path_factory):
     """A joint adapter on the tiny backbone, written as users export it."""
@@ -112,13 +106,18 @@ def test_an_exported_model_teaches_with_and_without_the_store(
     assert learnt(str(tmp_path / "store")) == pytest.approx(plain, rel=1e-3)
 
 
-def test_a_teacher_and_a_reader_come_together(exported, model_folder, shards, tmp_path):
+def test_a_teacher_and_a_reader_come_together_and_it_stays_as_it_is(
+    exported, model_folder, shards, tmp_path
+):
     alone = module(model_folder, LinearProbe(), [RankKL()])
     with refused("got only an objective that reads one: set model.teacher"):
         fit(alone, shards, tmp_path)
     unread = module(model_folder, LinearProbe(), [InfoNCE()], teacher=exported)
     with refused("got only a teacher: set"):
         fit(unread, shards, tmp_path)
+    teacher = toy_teacher().train()
+    assert not any(part.training for part in teacher.modules())
+    assert not any(weight.requires_grad for weight in teacher.parameters())
 
 
 def test_pixels_of_another_backbone_are_no_input(model_folder):

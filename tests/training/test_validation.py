@@ -37,9 +37,6 @@ def test_batches_of_any_size_give_the_numbers_of_all_records():
     accuracy = sum(wins) / len(wins)
     assert 0 < accuracy < 1
     assert got == pytest.approx({"val/A": 2 * mean, "val/loss": mean, "val/accuracy": accuracy})
-
-
-def test_a_hard_negative_counts_as_the_captions_of_other_images_do():
     truth = torch.tensor([[True, False, False]])
     for hard, other, wanted in ((0.9, 0.1, 0.0), (0.1, 0.9, 0.0), (0.1, 0.2, 1.0), (0.5, 0.1, 0.0)):
         scores = Scores.full(torch.tensor([[0.5, hard, other]]))

@@ -29,7 +29,6 @@ class Grabbed(Exception):
 
 @pytest.fixture(scope="module")
 def batch(model_folder, shards, tmp_path_factory):
-    """The first batch of a training."""
     made, batches = module(model_folder), []
 
     def step(batch, batch_idx):  # Lightning knows arguments by their names
@@ -106,16 +105,13 @@ def test_pairs(stem, model_folder, batch, monkeypatch):
     step(made, stem, batch, monkeypatch)
 
 
-def test_devices_that_mix_are_found(monkeypatch):
+def test_devices_that_mix_and_copies_that_are_waited_for_are_found(monkeypatch):
     with pretended_gpu(monkeypatch) as waits:
         there = torch.ones(2, device=DEVICE)
         with pytest.raises(RuntimeError, match="two devices in add"):
             there.add(torch.ones(2))
         assert (there * 2).tolist() == [2, 2]
         assert waits == ["tolist"]
-
-
-def test_copies_that_are_waited_for_are_found(monkeypatch):
     with pretended_gpu(monkeypatch) as waits:
         there = send(torch.arange(3), DEVICE)
         assert not waits

@@ -1,4 +1,4 @@
-"""Attention of a folded query against torch's, and against its formula under dropout."""
+"""Attention of a folded query against torch's, against its formula under dropout, and its cost."""
 
 import math
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from scripts.bench.joint_scoring import STYLES, Job, Scorer
 from vlmtune.adapters.fusion_styles.attention import attend, attend_folded, fold, project
 
 
@@ -76,3 +77,19 @@ def test_no_dropout_outside_training(attention, memory, mask):
     assert got[0].equal(got[1])
     attention.train()
     assert not attend_folded(attention, folded, memory, mask).equal(got[0])
+
+
+def both(style: str, images: int, texts: int) -> list[Scorer]:
+    return [Scorer(Job(naive, style, images, texts, pairs=8)) for naive in (True, False)]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_both_forms_agree_on_the_benchmarks_inputs(style):
+    naive, ours = (scorer.scores() for scorer in both(style, 3, 2))
+    assert ours.std() > 0
+    torch.testing.assert_close(ours, naive, rtol=1e-4, atol=1e-4)
+
+
+def test_the_required_speed_is_within_reach():
+    naive, ours = (scorer.operations() for scorer in both("Mdetr", 8, 8))
+    assert 2.9 < naive / ours < 3.15

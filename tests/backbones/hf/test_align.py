@@ -34,15 +34,9 @@ def test_image_tokens_are_the_places_of_the_librarys_maps(backbone, library):
         assert block.shape == (3, 16, 4, 4) if layer == -1 else block.shape[1] == 16
         torch.testing.assert_close(got, block.flatten(2).mT, rtol=1e-5, atol=1e-5)
     assert backbone.image_tokens == 16
-
-
-def test_a_block_of_another_width_has_no_tokens(backbone):
     assert len(backbone.model.vision_model.encoder.blocks) == 4
     with refused("3 layers"):
         backbone.encode_image(pixels(), FeatureSpec("tokens", -4))
-
-
-def test_an_adapter_of_the_embeddings_attaches_and_one_of_the_layers_says_why_not(backbone):
     LinearProbe().attach(backbone)
     with refused("convolutional"):
         LoRA().attach(backbone)

@@ -1,11 +1,14 @@
+"""BLIP-2 with both of its scores, and BLIP."""
+
 import pytest
 import torch
 
-from tests.backbones.hf_models import TEXTS, write_blip2
+from tests.backbones.hf_models import TEXTS, write_blip, write_blip2
 from tests.backbones.libraries import blip2_matches, blip2_scores
 from tests.contracts.test_backbones import matches, pixels_for
 from tests.refusals import refused
 from vlmtune.adapters.matching import Matching
+from vlmtune.backbones.hf.blip import Blip
 from vlmtune.backbones.hf.blip2 import Blip2
 
 
@@ -35,7 +38,7 @@ def test_both_scores_are_the_librarys(path, backbone, itc):
         assert min(scores.std(dim=0).min(), scores.std(dim=1).min()) > 1e-3
 
 
-def test_contrastive_scores_depend_on_their_pair_alone(itc):
+def test_contrastive_scores_depend_on_their_pair_alone_and_are_close_in_bfloat16(path, itc):
     shown = pixels_for(itc)
     whole = matches(itc, shown)
     for i in range(3):
@@ -47,19 +50,18 @@ def test_contrastive_scores_depend_on_their_pair_alone(itc):
     image = fusion.prepare_image(itc.encode_image(shown[:1], fusion.image_input))
     text = fusion.prepare_text(itc.encode_text(TEXTS, fusion.text_input))
     torch.testing.assert_close(fusion.match(image, text), whole[0])
+    low = matches(Blip2(str(path), precision="bf16", score="itc"), shown)
+    assert low.dtype == torch.float32
+    torch.testing.assert_close(low, whole, rtol=0.2, atol=0.2)
 
 
-def test_the_two_scores_read_the_same_features(path, backbone, itc):
+def test_the_two_scores_read_the_same_features_and_only_one_trains(path, backbone, itc):
     assert backbone.fingerprint == itc.fingerprint  # one store serves both
     assert backbone.fusion.image_input == itc.fusion.image_input
     assert backbone.spec() != itc.spec()
-
-
-def test_contrastive_scores_in_bfloat16_are_close(path, itc):
-    low = Blip2(str(path), precision="bf16", score="itc")
-    got, want = matches(low, pixels_for(low)), matches(itc, pixels_for(itc))
-    assert got.dtype == torch.float32
-    torch.testing.assert_close(got, want, rtol=0.2, atol=0.2)
+    Matching(0).attach(itc)
+    with refused("at most 0 blocks for `blocks`, which is all, got 1"):
+        Matching(1).attach(itc)
 
 
 def test_every_block_but_the_last_reads_words(backbone):
@@ -71,7 +73,13 @@ def test_every_block_but_the_last_reads_words(backbone):
     assert {name.split(".")[4] for name in unread} == {"intermediate", "output"}
 
 
-def test_there_is_nothing_to_train_in_contrastive_scores(itc):
-    Matching(0).attach(itc)
-    with refused("at most 0 blocks for `blocks`, which is all, got 1"):
-        Matching(1).attach(itc)
+def test_words_alone_have_no_use_for_cross_attention(tmp_path):
+    backbone = Blip(str(write_blip(tmp_path)))
+    tower, fusion = backbone.text_tower, backbone.fusion
+    of_tower = {id(p) for block in tower.blocks for p in block.parameters()}
+    of_fusion = {id(p) for block in fusion.blocks for p in block.parameters()}
+    names = dict(backbone.model.named_parameters())
+    crossing = {id(p) for name, p in names.items() if "crossattention" in name}
+    assert crossing
+    assert of_tower | crossing == of_fusion
+    assert not of_tower & crossing

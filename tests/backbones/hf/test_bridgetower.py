@@ -43,7 +43,7 @@ def test_all_forms_match_as_the_library_does(tmp_path, options):
     assert backbone.fusion.image_input == FeatureSpec("state", -options["num_hidden_layers"])
 
 
-def test_without_contrastive_heads_it_has_no_embeddings(tmp_path):
+def test_without_contrastive_heads_it_has_no_embeddings_and_without_another_no_fusion(tmp_path):
     kind = BridgeTowerForImageAndTextRetrieval
     path = write_bridgetower(tmp_path / "itm", kind=kind, contrastive_hidden_size=None)
     backbone = BridgeTower(str(path))
@@ -59,9 +59,6 @@ def test_without_contrastive_heads_it_has_no_embeddings(tmp_path):
         LastBlocks().attach(backbone)
     named = write_bridgetower(tmp_path / "named", kind=kind)
     assert BridgeTower(str(named)).no_pooled == backbone.no_pooled
-
-
-def test_without_a_matching_head_it_has_no_fusion(tmp_path):
     path = write_bridgetower(tmp_path / "itc", kind=BridgeTowerForContrastiveLearning)
     backbone = BridgeTower(str(path))
     assert backbone.fusion is None

@@ -24,7 +24,7 @@ def test_no_codebook_and_no_second_softmax(backbone):
     torch.testing.assert_close(weights, (query @ key.mT / 8**0.5).softmax(dim=-1))
 
 
-def test_without_its_head_it_is_a_dual_encoder(tmp_path):
+def test_without_its_head_it_is_a_dual_encoder_and_half_a_head_is_refused(tmp_path):
     plain = Flava(str(write_flava(tmp_path / "plain", kind=FlavaModel)))
     assert plain.fusion is None
     assert "itm_head" in plain.no_fusion
@@ -33,9 +33,6 @@ def test_without_its_head_it_is_a_dual_encoder(tmp_path):
     assert whole.fusion is not None
     for name, value in plain.model.state_dict().items():
         assert value.shape == whole.model.state_dict()[name].shape
-
-
-def test_half_a_head_is_refused(tmp_path):
     path = write_flava(tmp_path / "flava") / "model.safetensors"
     lost = "itm_head.pooler.dense.weight"
     state = {name: value for name, value in load_file(path).items() if name != lost}

@@ -15,12 +15,16 @@ def path(tmp_path):
     return write_clip(tmp_path / "clip")
 
 
-def test_configs_from_before_the_end_id_was_right(path):
+def test_old_configs_of_the_end_id_and_names_of_openai(path, tmp_path):
     # Their eos_token_id is 2, and the library then pools the highest id.
     want = HFCLIP(str(path)).encode_text(TEXTS, FeatureSpec("pooled")).values
     got = HFCLIP(str(edit(path, text_config__eos_token_id=2)))
     assert got.model.text_model.eos_token_id == 2
     assert got.encode_text(TEXTS, FeatureSpec("pooled")).values.equal(want)
+    with refused(r"expected hidden_act quick_gelu .* got gelu"):
+        HFCLIP(str(write_clip(tmp_path / "openai-clip", act="gelu")))
+    HFCLIP(str(write_clip(tmp_path / "openai-right")))
+    HFCLIP(str(write_clip(tmp_path / "other", act="gelu")))
 
 
 def test_the_librarys_own_byte_pair_tokenizer(path):
@@ -50,10 +54,3 @@ def test_preprocessing_is_the_processors_and_open_clips(path):
     assert backbone.preprocess(image).equal(want)
     transform = open_clip.image_transform(32, is_train=False)
     torch.testing.assert_close(backbone.preprocess(image), transform(image))
-
-
-def test_names_of_openai_ask_for_quick_gelu(tmp_path):
-    with refused(r"expected hidden_act quick_gelu .* got gelu"):
-        HFCLIP(str(write_clip(tmp_path / "openai-clip", act="gelu")))
-    HFCLIP(str(write_clip(tmp_path / "openai-right")))
-    HFCLIP(str(write_clip(tmp_path / "other", act="gelu")))

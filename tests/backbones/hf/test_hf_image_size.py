@@ -51,7 +51,6 @@ def folder(plain):
 
 @pytest.fixture(scope="module")
 def make(plain):
-    """Returns a function that makes the backbone of a folder."""
     return type(plain)
 
 

@@ -27,12 +27,18 @@ def fails(model, message, **arguments):
         HFCLIP(str(model), **arguments)
 
 
-def test_a_revision_of_a_hub_id(hub, path):
+def test_a_revision_of_a_hub_id_and_the_fingerprint_of_the_tokenizer(hub, path):
     hub("someone/tiny-clip", path)
     got = HFCLIP("someone/tiny-clip", revision=REVISION)
     assert got.fingerprint == HFCLIP(str(path)).fingerprint
     fails("someone/tiny-clip", "revision|cached|find", revision="f" * 40)
     fails("someone/nothing", "weights, tokenizer and image processor of someone/nothing.* network")
+    own = HFCLIP(str(path)).fingerprint
+    text = (path / "tokenizer.json").read_text()
+    for old, new in (("red", "swap"), ("blue", "red"), ("swap", "blue")):
+        text = text.replace(f'"{old}":', f'"{new}":')
+    (path / "tokenizer.json").write_text(text)
+    assert HFCLIP(str(path)).fingerprint != own
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "", "org/", "x y/z"])
@@ -79,6 +85,14 @@ def test_weights_that_are_missing_or_of_another_shape_are_not_made_up(path, chan
     fails(path, rf"all weights of .* got 2 mismatched keys, first {lost}")
 
 
+def test_weights_that_are_not_finite_are_an_error_and_loading_is_quiet(path, change, capfd):
+    capfd.readouterr()
+    HFCLIP(str(path))
+    assert capfd.readouterr() == ("", "")
+    change(**{"visual_projection.weight": torch.full((16, 24), torch.nan)})
+    fails(path, "finite weights, got NaN or infinity in 'visual_projection.weight'")
+
+
 class Trap:
     """Unpickling it would make a folder."""
 
@@ -103,21 +117,6 @@ def test_pickles_load_as_tensors_and_never_run(path, tmp_path):
     # The library's advice, to load it with the code, is left out.
     assert "weights_only" not in str(caught.value)
     assert "mkdir" in str(caught.value)
-
-
-def test_loading_is_quiet(path, capfd):
-    capfd.readouterr()
-    HFCLIP(str(path))
-    assert capfd.readouterr() == ("", "")
-
-
-def test_the_fingerprint_knows_the_tokenizer(path):
-    own = HFCLIP(str(path)).fingerprint
-    text = (path / "tokenizer.json").read_text()
-    for old, new in (("red", "swap"), ("blue", "red"), ("swap", "blue")):
-        text = text.replace(f'"{old}":', f'"{new}":')
-    (path / "tokenizer.json").write_text(text)
-    assert HFCLIP(str(path)).fingerprint != own
 
 
 AUTO = {
@@ -188,11 +187,6 @@ def test_sizes_of_timm_are_checked(tmp_path):
         (path / "config.json").write_text(json.dumps(changed))
         with refused(f"{name} of at most"):
             TimmImage(str(path))
-
-
-def test_weights_that_are_not_finite_are_an_error(path, change):
-    change(**{"visual_projection.weight": torch.full((16, 24), torch.nan)})
-    fails(path, "finite weights, got NaN or infinity in 'visual_projection.weight'")
 
 
 @pytest.mark.parametrize(

@@ -53,13 +53,10 @@ def test_a_prompt_of_another_form_is_refused(folder, prompt):
         Llava(folder, prompt=prompt)
 
 
-def test_answers_need_tokens_of_their_own(folder):
+def test_answers_captions_and_questions_that_do_not_fit_are_refused(folder, model):
     for answer in ("Yes please", "nonsense"):  # the latter is unknown to the tokenizer
         with refused("two answers that begin with tokens of their own"):
             Llava(folder, false_answer=answer)
-
-
-def test_captions_and_questions_that_do_not_fit_are_refused(model):
     with refused("a caption without <image>"):
         model.encode_text(["a red <image> cube"], WORDS)
     with refused("at most 160 tokens"):

@@ -59,7 +59,7 @@ def tagged(folder, hub, monkeypatch):
     return path
 
 
-def test_a_tag_loads_from_the_cache_without_a_network(tagged):
+def test_a_tag_loads_from_the_cache_without_a_network_or_is_refused(tagged, monkeypatch):
     want = OpenClip(str(tagged))
     wanted = want.model.state_dict()
     for tag in ("openai", "of_2020", "OF-2020"):
@@ -71,9 +71,6 @@ def test_a_tag_loads_from_the_cache_without_a_network(tagged):
         assert tuple(got.preprocessing["mean"]) == (0.1, 0.2, 0.3)  # that of the tag
         assert got.spec()["init_args"]["pretrained"] == tag
     assert not embeddings(OpenClip("Tiny-VL-quickgelu", "random")).equal(embeddings(want))
-
-
-def test_a_tag_of_quick_gelu_and_one_that_is_not_in_the_cache_are_refused(tagged, monkeypatch):
     with refused("use model 'Tiny-VL-quickgelu'"):
         OpenClip("Tiny-VL", "of_2020")
     monkeypatch.setitem(pretrained._PRETRAINED, "Tiny-VL", {"gone": {"hf_hub": "someone/nothing/"}})

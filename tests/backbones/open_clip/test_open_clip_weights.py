@@ -52,7 +52,7 @@ def test_half_precision_and_rows_of_one_number(file, tiny_vl):
     assert backbone.logit_scale == pytest.approx(float(tiny_vl["logit_scale"].exp()))
 
 
-def test_only_the_name_chooses_the_activation(file, recwarn):
+def test_only_the_name_chooses_the_activation(file, monkeypatch, recwarn):
     quick = OpenClip(QUICK, file())
     assert not recwarn.list
     message = (
@@ -61,10 +61,8 @@ def test_only_the_name_chooses_the_activation(file, recwarn):
     with pytest.warns(UserWarning, match=message):
         plain = OpenClip("Tiny-VL", file())
     assert not values(plain).equal(values(quick))
-
-
-def test_an_architecture_with_one_activation_is_quiet(file, monkeypatch, recwarn):
-    register(monkeypatch, "Tiny-Only")
+    register(monkeypatch, "Tiny-Only")  # of one activation
+    recwarn.clear()
     OpenClip("Tiny-Only", file())
     assert not recwarn.list
 
@@ -89,11 +87,6 @@ def test_another_architecture_is_named_by_its_first_difference(
         OpenClip("Tiny-Other", file())
 
 
-def test_a_missing_weight(file):
-    with refused(r"got none for visual.proj, whose size is 24 x 16 \(1 of \d+ differ\)"):
-        OpenClip(QUICK, file(drop=["visual.proj"]))
-
-
 @pytest.mark.parametrize(
     ("key", "message"),
     [
@@ -107,37 +100,33 @@ def test_weights_that_do_not_belong_are_refused(file, key, message):
         OpenClip(QUICK, file(**{key: torch.ones(2, 3)}))
 
 
-def test_weights_of_transformers_get_advice(tmp_path, tiny_vl):
+def test_weights_that_are_missing_are_named_and_those_of_transformers_get_advice(file, tmp_path):
+    with refused(r"got none for visual.proj, whose size is 24 x 16 \(1 of \d+ differ\)"):
+        OpenClip(QUICK, file(drop=["visual.proj"]))
     path = tmp_path / "pytorch_model.bin"
     torch.save({"vision_model.embeddings.class_embedding": torch.ones(24)}, path)
     with refused("got none for .*: these are weights of transformers, so pass the hub id"):
         OpenClip(QUICK, str(path))
 
 
-def test_a_bias_that_the_architecture_lacks_is_announced(file):
+def test_a_bias_that_only_the_file_or_only_the_architecture_has(file, monkeypatch):
     path = file(logit_bias=torch.tensor([-10.5]))
     with pytest.warns(UserWarning, match="logit_bias -10.5, which Tiny-VL-quickgelu does not use"):
         biased = OpenClip(QUICK, path)
     assert biased.logit_bias == 0
     assert values(biased).equal(values(OpenClip(QUICK, file())))
-
-
-def test_a_bias_that_the_file_lacks_is_missed(file, monkeypatch):
     register(monkeypatch, "Tiny-Sigmoid", init_logit_bias=-10)
     with refused("got none for logit_bias, whose size is 1 "):
         OpenClip("Tiny-Sigmoid", file())
     assert OpenClip("Tiny-Sigmoid", file(logit_bias=torch.tensor([-9.0]))).logit_bias == -9
 
 
-def test_what_openai_stores_beside_weights_is_no_weight(file, recwarn):
+def test_what_openai_stores_is_no_weight_and_old_names_are_translated(file, recwarn, monkeypatch):
     sizes = {
         name: torch.tensor(77) for name in ("input_resolution", "context_length", "vocab_size")
     }
     assert values(OpenClip(QUICK, file(**sizes))).equal(values(OpenClip(QUICK, file())))
     assert not recwarn.list
-
-
-def test_names_of_the_old_layout_are_translated(file, monkeypatch):
     register(monkeypatch, "Tiny-Text", custom_text=True, quick_gelu=True)
     backbone = OpenClip("Tiny-Text", file())
     assert "text.positional_embedding" in backbone.model.state_dict()

@@ -1,3 +1,5 @@
+"""Fine-tuning of the towers: all of their weights, or their last blocks."""
+
 import pytest
 import torch
 
@@ -16,17 +18,25 @@ from tests.adapters.families import (
 from tests.runs import QUIET, module
 from tests.runs import fit as train
 from vlmtune.adapters.full_finetuning import FullFineTuning
+from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.objectives.fsc_clip import FSCClip
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.types import FeatureSpec
 
 pytestmark = QUIET
+KINDS = {
+    "full": FullFineTuning,
+    "tokens": lambda: FullFineTuning(tokens=True),
+    "last": lambda: LastBlocks(image=2, text=1),
+}
 
 
-@pytest.mark.parametrize("tokens", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_is_the_backbone(family, tokens):
-    adapter, model = attached(FullFineTuning(tokens=tokens), family)
+def test_it_is_the_backbone_with_the_weights_it_has_now(family, kind):
+    adapter, model = attached(KINDS[kind](), family)
+    for got, want in zip(embedded(adapter, model), plain(model), strict=True):
+        near(got, want)
     fit(adapter, model)
     before = plain(backbone(family))
     for got, want, old in zip(embedded(adapter, model), plain(model), before, strict=True):
@@ -34,28 +44,19 @@ def test_it_is_the_backbone(family, tokens):
         assert not torch.allclose(got, old, atol=1e-3)
 
 
-def test_all_weights_of_clip_are_trained_but_its_own_temperature():
+def test_all_weights_but_clips_own_temperature_are_trained_and_the_bias_starts_where_it_is_told():
     adapter, model = attached(FullFineTuning())
     assert {n for n, _ in model.named_parameters()} - trained(model) == {"model.logit_scale"}
     assert adapter.log_scale.requires_grad
     frozen, _ = attached(FullFineTuning(learn_scale=False, initial_scale=10.0))
     assert not frozen.log_scale.requires_grad
     assert frozen.log_scale.exp().item() == pytest.approx(10)
-
-
-def test_the_bias_starts_where_it_is_told():
     given, _ = attached(FullFineTuning(initial_bias=-2.0))
     assert given.bias.item() == -2
     sigmoid, model = attached(FullFineTuning(initial_bias=None), "siglip")
     assert sigmoid.bias.item() == pytest.approx(model.logit_bias)
     assert model.logit_bias != 0
     assert sigmoid.bias.requires_grad
-
-
-def test_what_no_embedding_uses_stays():
-    _, model = attached(FullFineTuning(), "flava")
-    assert trained(model)
-    assert not any("multimodal" in name or "pooler" in name for name in trained(model))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -127,3 +128,51 @@ def test_a_loss_on_tokens_trains_it_in_chunks_too(model_folder, shards, tmp_path
         assert trainer.callback_metrics["train/FSCClip"] > 0
         losses.append(watch.losses)
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+# -- last blocks ------------------------------------------------------------------------------
+
+
+def test_which_weights_last_blocks_train():
+    adapter, model = attached(LastBlocks(image=1, text=2))
+    image, text = "model.visual.transformer.resblocks.2.", "model.transformer.resblocks."
+    want = {
+        name
+        for name, _ in model.named_parameters()
+        if name.startswith((image, f"{text}1.", f"{text}2."))
+        or name in ("model.visual.proj", "model.text_projection")
+        or name.startswith(("model.visual.ln_post", "model.ln_final"))
+    }
+    assert trained(model) == want
+    assert adapter.image_input == FeatureSpec("state", -2)
+    assert adapter.text_input == FeatureSpec("state", -3)
+
+
+def test_no_blocks_read_frozen_embeddings_and_all_leave_what_comes_before_them():
+    adapter, model = attached(LastBlocks(image=0, text=1))
+    assert adapter.image_input == FeatureSpec("pooled")
+    assert not any("visual" in name for name in trained(model))
+    image, _ = embedded(adapter, model)
+    assert image.equal(plain(model)[0])
+    _, model = attached(LastBlocks(image=3, text=3))
+    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
+    visual = {"class_embedding", "positional_embedding", "conv1.weight"}
+    visual |= {"ln_pre.weight", "ln_pre.bias"}
+    text = {"positional_embedding", "token_embedding.weight", "logit_scale"}
+    assert frozen == {f"model.visual.{name}" for name in visual} | {f"model.{n}" for n in text}
+
+
+def test_rates_of_layers_reach_the_optimizer(model_folder, shards, tmp_path):
+    made = module(model_folder, LastBlocks(image=2, text=1, decay=0.5), [InfoNCE()])
+    trainer, _ = train(made, shards, tmp_path, steps=1)
+    scales = {id(p): scale for p, scale in made.adapter.lr_scales()}
+    seen = set()
+    for group in trainer.optimizers[0].param_groups:
+        assert "scale" not in group
+        (kind,) = {(p.ndim <= 1, scales[id(p)]) for p in group["params"]}
+        assert group["initial_lr"] == pytest.approx(1e-3 * kind[1])
+        assert group["weight_decay"] == (0 if kind[0] else 1e-4)
+        seen.add(kind)
+    assert seen == {(vector, scale) for vector in (True, False) for scale in (1.0, 0.5, 0.25)}
+    rates = [group["lr"] / group["initial_lr"] for group in trainer.optimizers[0].param_groups]
+    assert rates == pytest.approx([rates[0]] * 6)

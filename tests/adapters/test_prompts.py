@@ -1,0 +1,221 @@
+"""Prompts: one context for all texts, words that are tuned, and prompts of several blocks."""
+
+import pytest
+import torch
+
+from tests.adapters.families import (
+    FAMILIES,
+    TEXTS,
+    attached,
+    backbone,
+    embedded,
+    fit,
+    near,
+    pixels,
+    plain,
+    trained,
+)
+from vlmtune.adapters.context_prompts import ContextPrompts
+from vlmtune.adapters.deep_prompts import DeepPrompts
+from vlmtune.adapters.prompting import cut, insert, word_embeddings
+from vlmtune.adapters.word_prompts import WordPrompts
+from vlmtune.types import FeatureSpec, Tokens
+
+# -- context prompts --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_starts_as_the_words_it_is_given(family):
+    adapter, model = attached(ContextPrompts(init="a red"), family)
+    assert adapter.context.shape == (2, 16)
+    image, text = embedded(adapter, model)
+    assert image.equal(plain(model)[0])
+    near(text, plain(model, [f"a red {caption}" for caption in TEXTS])[1])
+
+
+def test_only_the_context_moves_and_starts_small():
+    adapter, model = attached(ContextPrompts(length=3))
+    assert trained(model) == set()
+    assert {n for n, p in adapter.named_parameters() if p.requires_grad} == {"context"}
+    before = embedded(adapter, model)[1]
+    fit(adapter, model)
+    assert not torch.allclose(embedded(adapter, model)[1], before, atol=1e-4)
+    for got, want in zip(plain(model), plain(backbone()), strict=True):
+        assert got.equal(want)
+    adapter, _ = attached(ContextPrompts(length=8))
+    assert adapter.context.std().item() == pytest.approx(0.02, rel=0.3)
+    assert adapter.context.mean().abs().item() < 0.01
+
+
+# -- word prompts -----------------------------------------------------------------------------
+
+
+def rows_of(adapter):
+    """The token ids with a trained difference, in the order of its rows."""
+    row_of = adapter.get_buffer("row_of")
+    ids = (row_of >= 0).nonzero()[:, 0]
+    assert row_of[ids].tolist() == list(range(len(ids)))
+    return ids
+
+
+def ids_of(model, texts) -> set[int]:
+    """Token ids of the words of texts, the special ones left out."""
+    lead, trail = model.text_special
+    rows = [model.text_tower.words([text]).ids[0].tolist() for text in texts]
+    return {token for row in rows for token in row[lead : len(row) - trail]}
+
+
+def moved_words(adapter) -> set[int]:
+    rows = rows_of(adapter)
+    return set(rows[adapter.delta.any(dim=1)].tolist())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_is_the_tower_with_another_table_of_words(family):
+    adapter, model = attached(WordPrompts(), family)
+    assert trained(model) == set()
+    for got, want in zip(embedded(adapter, model), plain(model), strict=True):
+        near(got, want)
+    fit(adapter, model)
+    other = backbone(family)
+    other.text_tower.embedding.weight.data += adapter.delta.detach()
+    image, text = embedded(adapter, model)
+    near(text, plain(other)[1])
+    assert not torch.allclose(text, plain(model)[1], atol=1e-3)
+    assert image.equal(plain(model)[0])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_only_words_that_were_seen_move(family):
+    adapter, model = attached(WordPrompts(), family)
+    fit(adapter, model, texts=["red cube", "blue cube"], steps=3)
+    assert moved_words(adapter) == ids_of(model, ["red", "blue", "cube"])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_only_listed_words_are_trained(family):
+    adapter, model = attached(WordPrompts(["red dog", "cube"]), family)
+    assert set(rows_of(adapter).tolist()) == ids_of(model, ["red", "dog", "cube"])
+    assert adapter.delta.shape == (3, 16)
+    fit(adapter, model, texts=TEXTS)
+    assert moved_words(adapter) == ids_of(model, ["red", "dog", "cube"])
+    # What the list lacks is as it was.
+    sphere = model.encode_text(["blue sphere"], adapter.text_input)
+    near(
+        adapter.embed_text(sphere), model.encode_text(["blue sphere"], FeatureSpec("pooled")).values
+    )
+
+
+def test_listed_words_are_looked_up_in_blocks(monkeypatch):
+    monkeypatch.setattr("vlmtune.adapters.word_prompts.WORDS_AT_A_TIME", 2)
+    adapter, model = attached(WordPrompts(["red", "dog", "cube", "sphere", "left"]))
+    want = ids_of(model, ["red", "dog", "cube", "sphere", "left"])
+    assert rows_of(adapter).tolist() == sorted(want)
+
+
+# -- deep prompts -----------------------------------------------------------------------------
+
+
+def moved(adapter, model) -> set[str]:
+    before = {n: p.detach().clone() for n, p in adapter.named_parameters()}
+    fit(adapter, model)
+    return {n for n, p in adapter.named_parameters() if not p.equal(before[n])}
+
+
+@pytest.mark.parametrize("coupled", [True, False])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_images_are_those_of_a_plain_loop(coupled, depth):
+    adapter, model = attached(DeepPrompts(length=2, depth=depth, coupled=coupled))
+    image = embedded(adapter, model)[0]
+    visual = model.model.visual
+    prompts = adapter.image_prompts()
+    assert prompts.shape == (depth, 2, 24)
+    tokens = model.encode_image(pixels(), FeatureSpec("state", -4)).values
+    for number, block in enumerate(visual.transformer.resblocks):
+        if number < depth:
+            tokens = torch.cat([tokens[:, :17], prompts[number].repeat(4, 1, 1)], dim=1)
+        tokens = block(tokens)
+    near(image, visual.ln_post(tokens[:, 0]) @ visual.proj)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_texts_are_those_of_a_plain_loop(depth):
+    adapter, model = attached(DeepPrompts(length=2, depth=depth))
+    network = model.model
+    for row, caption in enumerate(TEXTS):
+        words = model.text_tower.words([caption]).values
+        tokens = torch.cat([words[:, :1], adapter.text[0][None], words[:, 1:]], dim=1)
+        tokens = tokens + network.positional_embedding[: tokens.shape[1]]
+        causal = torch.full((tokens.shape[1],) * 2, -torch.inf).triu(1)
+        for number, block in enumerate(network.transformer.resblocks):
+            if 0 < number < depth:
+                parts = [tokens[:, :1], adapter.text[number][None], tokens[:, 3:]]
+                tokens = torch.cat(parts, dim=1)
+            tokens = block(tokens, attn_mask=causal)
+        want = network.ln_final(tokens[:, -1]) @ network.text_projection
+        near(embedded(adapter, model)[1][row : row + 1], want)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_shallow_prompts_that_are_words_are_words(family):
+    adapter, model = attached(DeepPrompts(length=2, depth=1, init="a red cube"), family)
+    near(embedded(adapter, model)[1], plain(model, [f"a red {text}" for text in TEXTS])[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, {"text", *(f"coupling.{i}.{n}" for i in range(3) for n in ("weight", "bias"))}),
+        ({"coupled": False, "depth": 2}, {"text", "image"}),
+        ({"text": False}, {"image"}),
+        ({"image": False}, {"text"}),
+    ],
+)
+def test_prompts_move_and_nothing_else(options, names):
+    adapter, model = attached(DeepPrompts(**options))
+    assert trained(model) == set()
+    assert moved(adapter, model) == names
+    for got, want in zip(plain(model), plain(backbone()), strict=True):
+        assert got.equal(want)
+    sides = zip(embedded(adapter, model), plain(model), ("image", "text"), strict=True)
+    for got, frozen, side in sides:
+        assert got.equal(frozen) is (options.get(side) is False)
+
+
+def test_coupled_images_follow_the_texts():
+    adapter, model = attached(DeepPrompts())
+    want = [layer(prompts) for layer, prompts in zip(adapter.coupling, adapter.text, strict=True)]
+    near(adapter.image_prompts(), torch.stack(want))
+    before = embedded(adapter, model)[0]
+    with torch.no_grad():
+        adapter.text[2] += 1.0
+    assert not torch.allclose(embedded(adapter, model)[0], before, atol=1e-3)
+
+
+LONG = "a red cube left of the blue sphere right of the green metal dog"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_words_in_front_are_words_in_the_text(family):
+    model = backbone(family)
+    tower, special = model.text_tower, model.text_special
+    prompts = word_embeddings(tower, "a red", special)
+    assert prompts.shape == (2, 16)
+    texts = ["dog", "cube left of the sphere", LONG]
+    got = insert(tower.words(texts), prompts.expand(3, -1, -1), tower, special)
+    want = tower.words([f"a red {text}" for text in texts])
+    # Prompts push the last words of a long text out, as the tokenizer would.
+    assert got.mask.equal(want.mask)
+    assert torch.equal(got.values[got.mask], want.values[want.mask])
+
+
+def test_cut_keeps_what_trails():
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    words = Tokens(torch.arange(10.0).view(2, 5, 1), mask=mask, ids=torch.arange(10).view(2, 5))
+    short = cut(words, 4, 2)
+    assert short.ids[0].tolist() == [0, 1, 3, 4]
+    assert short.ids[1, :3].tolist() == [5, 6, 7]
+    assert short.mask.sum(dim=1).tolist() == [4, 3]
+    assert short.values[0].flatten().tolist() == [0, 1, 3, 4]
+    assert cut(words, 5, 2).ids.equal(words.ids)
+    assert cut(Tokens(words.values, mask=mask), 4, 2).ids is None
