@@ -69,8 +69,9 @@ def _tokens(tower: TextTower, word: str) -> Tokens | None:
 @torch.no_grad()
 def _without_words(tower: TextTower, tokens: Tokens, position: int) -> Vectors:
     """The embedding of the special tokens around the word at a position."""
-    special = [place for place in range(tokens.token_count) if place != position]
-    without = Tokens.full(tokens.values[:, special])
+    values = tokens.values
+    special = torch.cat([values[:, :position], values[:, position + 1 :]], dim=1)
+    without = Tokens.full(special)
     with evaluation_mode(*tower.blocks):
         last = run_all(tower, without)
         return normalize(tower.finish(last), dim=1)
