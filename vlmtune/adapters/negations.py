@@ -53,6 +53,9 @@ class Negations(nn.Module):
 
     def forward(self, embedded: Vectors, text: Tokens, known: Bool[Tensor, "n t"]) -> Vectors:
         """The embeddings of texts, of which those with a known negation are replaced."""
+        # A graph of ONNX has no maximum over nothing.
+        if not len(self.ids):
+            return embedded
         is_negation = (text.word_ids[:, :, None] == self.ids).any(dim=2)
         negated = (is_negation & known & text.mask).any(dim=1)
         return torch.where(negated[:, None], self.empty.to(embedded.dtype), embedded)
