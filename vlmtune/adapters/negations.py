@@ -23,9 +23,9 @@ class Negations(nn.Module):
     """Replaces the embedding of a text with a negation by that of a text without words.
 
     CLIP reads "no cube" as "cube": where the true one of four captions has a negation, ViT-B/32
-    chooses it in 7 of 100 (NegBench, Alhamoud et al. 2025, COCO; guessing has 25). A text without words says
-    nothing of the image, so such a score favours no caption. A negation that no training text had
-    is left as it is, since an adapter cannot read it either.
+    chooses it in 7 of 100 (NegBench, Alhamoud et al. 2025, COCO; guessing has 25). A text without
+    words says nothing of the image, so among negated captions its score favours none. A negation
+    that no training text had is left as it is, since an adapter cannot read it either.
 
     Words that the model's vocabulary lacks or that it splits into pieces are left out.
 

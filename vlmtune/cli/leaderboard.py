@@ -44,7 +44,8 @@ class Cache:
     """The measured numbers of a leaderboard: a report for each model and benchmark.
 
     A file is named by the digest of the weights, of the benchmark's options, and of its items:
-    their images byte by byte, captions and truth. So whatever changes is measured again.
+    their images byte by byte, captions and truth. So whatever changes is measured again, but for
+    vlmtune itself: after an update that changes scores another folder is needed.
 
     Args:
         folder: Where the reports lie.
