@@ -87,8 +87,9 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         image_layer: Layer of the image's states, counted from the end, -1 excluded.
         text_layer: Layer of the text's states, likewise, or "words" for the embeddings of the
             tokens before the first block: words that the text tower treats alike still differ.
-        hidden_words: Probability that one word of a training text is hidden, so that words that
-            training lacks can be read, and disturb no others; 0 leaves this out.
+        hidden_words: How often training hides a word in all texts of a step, so that words that
+            training lacks can be read, and disturb no others. It is multiplied by what the frozen
+            model knows of the word (`UnreadWords`). 0 leaves this out.
         meaning_weight: $\mu$, the weight of what the frozen model knows of such words. A smaller
             one binds them less and keeps more of the frozen scores. With 0 they are not compared.
         memory: Bytes that scoring a chunk of pairs may take, see `JointAdapter`.
@@ -231,10 +232,9 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         counts = text.mask
         meanings = text.values.new_zeros(*counts.shape, 0)
         if self.hidden_words:
-            which = self.unread.hidden(text)
+            hidden, meanings_of_hidden = self.unread(text)
             if self.compares:
-                meanings = self.unread.meanings(text, which)
-            hidden = send(which, text.device)
+                meanings = meanings_of_hidden
             text = self.unread.hide(text, hidden)
             # A hidden word has no other weight than its meaning.
             counts = counts & ~hidden

@@ -7,15 +7,19 @@ of hidden words and of patches. Never: a change of the towers.
 from dataclasses import replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from vlmtune.adapters.base import Vectors
 from vlmtune.adapters.towers import each_token, image_tower, run_all, text_tower
 from vlmtune.adapters.words import word_mask
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.evaluation_mode import evaluation_mode
-from vlmtune.types import Tokens, positions
+from vlmtune.types import Tokens, send
+
+Ids = Int[Tensor, "k"]
+Meanings = Float[Tensor, "k d"]
 
 
 class UnreadWords(nn.Module):
@@ -27,10 +31,14 @@ class UnreadWords(nn.Module):
     of the patches: $\mu e^{\tau} \, t_w^\top (z_p - m)$, with the logit scale $e^\tau$ of the model
     and a trained m. $\mu$ is fixed.
 
-    In training a text has one hidden word with probability `rate`, which may be any of its words,
-    so that hidden words learn where to look. Afterwards a word is hidden if no training text had
-    it. Each word's embedding has a factor of $1 + r_w$, and $r_w$ is 0 until a gradient changes it,
-    which tells the words that were read. Before training no word is hidden.
+    In a training step some words count as unread, and are hidden in all texts of the step, so that
+    hidden words learn where to look. Word w does with probability $\rho \lVert t_w - t_0 \rVert$,
+    with the embedding $t_0$ of a text without words: from words like "there", which change nothing
+    of it, there is nothing to learn. At most one word for every four texts is hidden.
+
+    Afterwards a word is hidden if no training text had it. Each word's embedding has a factor of
+    $1 + r_w$, and $r_w$ is 0 until a gradient changes it, which tells the words that were read.
+    Before training no word is hidden.
 
     Words are the tokens of the model: of a word in pieces, single pieces may be unread.
 
@@ -39,7 +47,7 @@ class UnreadWords(nn.Module):
 
     Args:
         backbone: The frozen model.
-        rate: Probability that a text has a hidden word in training.
+        rate: $\rho$, how often training hides words.
         weight: $\mu$, the weight of the comparison.
     """
 
@@ -51,29 +59,73 @@ class UnreadWords(nn.Module):
         self.special = backbone.text_special
         self.scale = weight * backbone.logit_scale
         self.width = backbone.embed_dim
-        vocabulary = self.tower.embedding.num_embeddings
-        self.read = nn.Parameter(torch.zeros(vocabulary, 1))
+        self.vocabulary = self.tower.embedding.num_embeddings
+        self.read = nn.Parameter(torch.zeros(self.vocabulary, 1))
         self.hidden_word = nn.Parameter(torch.zeros(self.tower.width))
         # Without a weight nothing is compared, and a mean would have no gradient.
         self.mean = nn.Parameter(torch.zeros(self.width), requires_grad=weight > 0)
 
-    def hidden(self, text: Tokens) -> Bool[Tensor, "n t"]:
-        """Which tokens are hidden, on the CPU: in training at random, later those never read."""
-        words = word_mask(text.cpu_mask, self.special)
-        if not self.training:
-            untrained = ~self.read.any()
-            unread = ~self.known(text) & ~untrained
-            return words & unread.cpu()
-        # Drawn on the CPU, as a training step would wait for a device to say which words these are.
-        # The word with the largest number is as likely as any other.
-        numbers = torch.rand(words.shape)
-        numbers = numbers.masked_fill(~words, -1)
-        largest = numbers.amax(dim=1, keepdim=True)
-        is_chosen = numbers == largest
-        of_text = torch.rand(len(words), 1)
-        hides_one = of_text < self.rate
-        # A text without words has no largest number: every one of its tokens has -1.
-        return words & is_chosen & hides_one
+    def forward(self, text: Tokens) -> tuple[Bool[Tensor, "n t"], Float[Tensor, "n t d"]]:
+        r"""Which tokens are hidden, and $\mu e^\tau \, t_w$ of these, 0 of all other tokens."""
+        is_word = word_mask(text.mask, self.special)
+        choose = self._drawn if self.training else self._never_read
+        ids, embedded = choose(text, is_word)
+        # Row i of the table belongs to the i-th unread word, the last row to all other tokens.
+        table = torch.cat([self.scale * embedded, embedded.new_zeros(1, self.width)])
+        last = len(ids)
+        row_of = torch.full((self.vocabulary + 1,), last, device=text.device)
+        row_of[ids] = torch.arange(last, device=text.device)
+        row = row_of[text.word_ids].masked_fill(~is_word, last)
+        return row < last, table[row]
+
+    def _drawn(self, text: Tokens, is_word: Bool[Tensor, "n t"]) -> tuple[Ids, Meanings]:
+        """The words that count as unread in this step, and their embeddings."""
+        # On the CPU, so that every device draws the same.
+        drawn = send(torch.rand(self.vocabulary), text.device)
+        of_token = drawn[text.word_ids].masked_fill(~is_word, 1.0)
+        # The words of the texts have the number that was drawn, all others the largest.
+        # Words of the texts have the number that was drawn for them, all others the largest.
+        of_word = torch.ones_like(drawn)
+        of_word = of_word.scatter_reduce(0, text.word_ids.flatten(), of_token.flatten(), "amin")
+        most = min(1 + len(text) // 4, self.vocabulary)
+        number, ids = of_word.topk(most, largest=False)
+        embedded = self._embed_alone(ids, text)
+        without_words = self._embed(self._special_ids(text))
+        says = (embedded - without_words).norm(dim=1)
+        # A GPU would have to be waited for to drop the others, so they get an id that no word has.
+        is_unread = number < self.rate * says
+        return ids.masked_fill(~is_unread, self.vocabulary), embedded
+
+    def _never_read(self, text: Tokens, is_word: Bool[Tensor, "n t"]) -> tuple[Ids, Meanings]:
+        """The words that no training text had, and their embeddings; none before training."""
+        is_unread = is_word & ~self.known(text) & self.read.any()
+        ids = text.word_ids[is_unread].unique()
+        if not len(ids):
+            return ids, text.values.new_zeros(0, self.width)
+        return ids, self._embed_alone(ids, text)
+
+    def _embed_alone(self, ids: Ids, text: Tokens) -> Meanings:
+        """$t_w$ of words, with the special tokens that a text has around its words."""
+        before, _ = self.special
+        special = self._special_ids(text).expand(len(ids), -1)
+        leading = special[:, :before]
+        trailing = special[:, before:]
+        return self._embed(torch.cat([leading, ids[:, None], trailing], dim=1))
+
+    def _special_ids(self, text: Tokens) -> Int[Tensor, "1 s"]:
+        """The ids of the special tokens of a text, which all texts share."""
+        before, after = self.special
+        length = int(text.lengths[0])
+        leading = text.word_ids[:1, :before]
+        trailing = text.word_ids[:1, length - after : length]
+        return torch.cat([leading, trailing], dim=1)
+
+    def _embed(self, ids: Int[Tensor, "n t"]) -> Vectors:
+        """The normalised embeddings of texts without padding."""
+        values = self.tower.embedding(ids)
+        with evaluation_mode(*self.tower.blocks):
+            last = run_all(self.tower, Tokens.full(values.float()))
+            return normalize(self.tower.finish(last), dim=1)
 
     def known(self, text: Tokens) -> Bool[Tensor, "n t"]:
         """Which tokens a training text had."""
@@ -85,25 +137,6 @@ class UnreadWords(nn.Module):
         read = text.values * factor
         values = torch.where(hidden[:, :, None], self.hidden_word, read)
         return replace(text, values=values)
-
-    def meanings(self, text: Tokens, hidden: Bool[Tensor, "n t"]) -> Float[Tensor, "n t d"]:
-        r"""$\mu e^\tau \, t_w$ of hidden words, 0 of all other tokens; `hidden` is on the CPU."""
-        row, position = positions(hidden, text.device)
-        meanings = text.values.new_zeros(*hidden.shape, self.width)
-        if not len(row):
-            return meanings
-        # A text of the word alone: its special tokens stay around it, and those behind the words
-        # stand at the end of the text, wherever that is.
-        before, after = self.special
-        length = text.mask.sum(dim=1)[row, None]
-        leading = torch.arange(before, device=row.device).expand(len(row), -1)
-        trailing = length - after + torch.arange(after, device=row.device)
-        columns = torch.cat([leading, position[:, None], trailing], dim=1)
-        alone = Tokens.full(text.values[row[:, None], columns])
-        with evaluation_mode(*self.tower.blocks):
-            last = run_all(self.tower, alone)
-            embedded = normalize(self.tower.finish(last), dim=1)
-        return meanings.index_put((row, position), self.scale * embedded)
 
     def patches(self, last: Tokens) -> Float[Tensor, "n patches d"]:
         """$z_p - m$ of the patches of images, from the state after the last block."""
