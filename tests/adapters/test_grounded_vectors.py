@@ -50,8 +50,9 @@ def test_a_longer_vector_is_shortened():
     trained, model = words()
     image, text = recalled(trained, model)
     adapter = GroundedWords(**trained.init_args)
-    short = GroundedVectors(adapter, image_length=1e-3, text_length=1e-3).eval()
+    short = GroundedVectors(adapter, image_length=1e-3, text_length=1e-3)
     short.attach(model)
+    short.eval()
     adapter.load_state_dict(trained.state_dict())
     # Both are longer, so nothing but their direction is left.
     images, texts = embedded(short, model)

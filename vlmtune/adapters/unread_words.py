@@ -68,8 +68,15 @@ class UnreadWords(nn.Module):
     def forward(self, text: Tokens) -> tuple[Bool[Tensor, "n t"], Float[Tensor, "n t d"]]:
         r"""Which tokens are hidden, and $\mu e^\tau \, t_w$ of these, 0 of all other tokens."""
         is_word = word_mask(text.mask, self.special)
-        choose = self._drawn if self.training else self._never_read
-        ids, embedded = choose(text, is_word)
+        if self.training:
+            ids, embedded = self._drawn(text, is_word)
+        else:
+            # Words that no training text had; none before training.
+            is_unread = is_word & ~self.known(text) & self.read.any()
+            if not self.scale:
+                return is_unread, text.values.new_zeros(*is_unread.shape, self.width)
+            ids = text.word_ids[is_unread].unique()
+            embedded = self._embed_alone(ids, text)
         # Row i of the table belongs to the i-th unread word, the last row to all other tokens.
         table = torch.cat([self.scale * embedded, embedded.new_zeros(1, self.width)])
         last = len(ids)
@@ -83,7 +90,6 @@ class UnreadWords(nn.Module):
         # On the CPU, so that every device draws the same.
         drawn = send(torch.rand(self.vocabulary), text.device)
         of_token = drawn[text.word_ids].masked_fill(~is_word, 1.0)
-        # The words of the texts have the number that was drawn, all others the largest.
         # Words of the texts have the number that was drawn for them, all others the largest.
         of_word = torch.ones_like(drawn)
         of_word = of_word.scatter_reduce(0, text.word_ids.flatten(), of_token.flatten(), "amin")
@@ -96,16 +102,11 @@ class UnreadWords(nn.Module):
         is_unread = number < self.rate * says
         return ids.masked_fill(~is_unread, self.vocabulary), embedded
 
-    def _never_read(self, text: Tokens, is_word: Bool[Tensor, "n t"]) -> tuple[Ids, Meanings]:
-        """The words that no training text had, and their embeddings; none before training."""
-        is_unread = is_word & ~self.known(text) & self.read.any()
-        ids = text.word_ids[is_unread].unique()
-        if not len(ids):
-            return ids, text.values.new_zeros(0, self.width)
-        return ids, self._embed_alone(ids, text)
-
     def _embed_alone(self, ids: Ids, text: Tokens) -> Meanings:
         """$t_w$ of words, with the special tokens that a text has around its words."""
+        if not len(ids):
+            # Towers of transformers fail without texts.
+            return text.values.new_zeros(0, self.width)
         before, _ = self.special
         special = self._special_ids(text).expand(len(ids), -1)
         leading = special[:, :before]
