@@ -113,7 +113,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         dropout: Dropout = 0.0,
         locations: bool = True,
         frozen_weight: NonNegativeFloat = 1.0,
-        leak: Annotated[float, Field(ge=0, le=1)] = 0.3,
+        leak: Annotated[float, Field(ge=0, le=1)] = 0.1,
         image_layer: EarlyLayer = -2,
         text_layer: EarlyLayer | Literal["words"] = "words",
         hidden_words: Dropout = 0.2,
