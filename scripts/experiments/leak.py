@@ -1,9 +1,8 @@
 """Chooses how grounded words joins its evidence and the frozen score, on development data.
 
 In: exports or checkpoints of grounded words, and benchmarks of a world that no test has. Out: the
-numbers of each benchmark for the frozen model and at each leak, means over the models. The leak to
-choose is the largest one at which untrained abilities are kept: a larger one binds better, a
-smaller one keeps more of what the frozen model knows. Never: a test scene.
+numbers of each benchmark for the frozen model and at each leak, means over the models. A larger
+leak binds better, a smaller one keeps more of what the frozen model knows. Never: a test scene.
 
     python -m scripts.experiments.leak
 """
