@@ -28,7 +28,7 @@ OUT = "runs/quickstart"  # the folder that the configs name
 CLIP = "checkpoints/scenes-clip"  # comes with vlmtune
 CAPTIONS = ("a red cube and a blue sphere", "a blue cube and a red sphere")
 RUN_SIZES = {"max_steps": 2, "every_n_train_steps": 2, "batch_size": 8}
-SIZES: Mapping[str, Mapping[str, Mapping[str, int]]] = {  # size -> config -> other values
+SIZES: Mapping[str, Mapping[str, Mapping[str, int | float]]] = {  # size -> config -> other values
     "tiny": {
         "world": {
             "train": 24,
@@ -47,7 +47,8 @@ SIZES: Mapping[str, Mapping[str, Mapping[str, int]]] = {  # size -> config -> ot
     "small": {},
     "full": {
         "world": {"train": 12000, "ar4t_train": 6000, "long_foils": 2},
-        "grounded_words": {"max_steps": 8000},
+        # With twice as many hidden words cubes and cylinders stay one shape.
+        "grounded_words": {"max_steps": 8000, "hidden_words": 0.1},
     },
 }
 SHARDS = {
@@ -227,7 +228,7 @@ def _fit(config: Path, folder: Path, seed: int) -> list[Any]:
     return words if last is None else [*words, "--ckpt_path", last]
 
 
-def _changed(value: Any, replaced: Mapping[str, str], sizes: Mapping[str, int]) -> Any:
+def _changed(value: Any, replaced: Mapping[str, str], sizes: Mapping[str, int | float]) -> Any:
     """A config with other folders in its strings and other numbers for the keys in `sizes`."""
     if isinstance(value, dict):
         changed = {}
