@@ -69,7 +69,7 @@ class UnreadWords(nn.Module):
         r"""Which tokens are hidden, and $\mu e^\tau \, t_w$ of these, 0 of all other tokens."""
         is_word = word_mask(text.mask, self.special)
         if self.training:
-            ids, embedded = self._drawn(text, is_word)
+            ids, embedded = self._sampled(text, is_word)
         else:
             # Words that no training text had; none before training.
             is_unread = is_word & ~self.known(text) & self.read.any()
@@ -85,13 +85,13 @@ class UnreadWords(nn.Module):
         row = row_of[text.word_ids].masked_fill(~is_word, last)
         return row < last, table[row]
 
-    def _drawn(self, text: Tokens, is_word: Bool[Tensor, "n t"]) -> tuple[Ids, Meanings]:
+    def _sampled(self, text: Tokens, is_word: Bool[Tensor, "n t"]) -> tuple[Ids, Meanings]:
         """The words that count as unread in this step, and their embeddings."""
-        # On the CPU, so that every device draws the same.
-        drawn = send(torch.rand(self.vocabulary), text.device)
-        of_token = drawn[text.word_ids].masked_fill(~is_word, 1.0)
-        # Words of the texts have the number that was drawn for them, all others the largest.
-        of_word = torch.ones_like(drawn)
+        # On the CPU, so that every device samples the same words.
+        sampled = send(torch.rand(self.vocabulary), text.device)
+        of_token = sampled[text.word_ids].masked_fill(~is_word, 1.0)
+        # Words of the texts have the number that was sampled for them, all others the largest.
+        of_word = torch.ones_like(sampled)
         of_word = of_word.scatter_reduce(0, text.word_ids.flatten(), of_token.flatten(), "amin")
         most = min(1 + len(text) // 4, self.vocabulary)
         number, ids = of_word.topk(most, largest=False)
