@@ -32,9 +32,10 @@ class UnreadWords(nn.Module):
     and a trained m. $\mu$ is fixed.
 
     In a training step some words count as unread, and are hidden in all texts of the step, so that
-    hidden words learn where to look. Word w does with probability $\rho \lVert t_w - t_0 \rVert$,
-    with the embedding $t_0$ of a text without words: from words like "there", which change nothing
-    of it, there is nothing to learn. At most one word for every four texts is hidden.
+    hidden words learn where to look. Word w counts as unread with probability
+    $\rho \lVert t_w - t_0 \rVert$, where $t_0$ is the embedding of a text without words. Words
+    like "there" hardly change a text's embedding, so there is little to learn from hiding them. A
+    step of n texts hides at most $1 + n / 4$ words of the vocabulary.
 
     Afterwards a word is hidden if no training text had it. Each word's embedding has a factor of
     $1 + r_w$, and $r_w$ is 0 until a gradient changes it, which tells the words that were read.
