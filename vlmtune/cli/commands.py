@@ -100,7 +100,7 @@ experiment, about 50 minutes on two cores (%(default)s); use a separate folder f
 QUICKSTART = """\
 It renders a world of scenes, trains two adapters on top of a small frozen CLIP (Cola's
 recipe, and grounded words on a mixture of corpora), exports the second, and reports what
-they gained and forgot: five to twelve minutes on two cores.
+they gained and forgot: about five minutes on two idle cores.
 Run it again to reuse existing files and resume trainings from their last checkpoints."""
 BUILD = """\
 All other arguments go to the builder and override its YAML, for example --train 100. `vlmtune
