@@ -78,8 +78,9 @@ def suite(tmp_path, monkeypatch):
     """A suite of two strategies, in the folder one works in."""
     monkeypatch.chdir(tmp_path)
     callback = "vlmtune.training.benchmark_callback.BenchmarkCallback"
-    base = f"trainer: {{callbacks: [{{class_path: {callback}}}]}}\n"
+    base = f"trainer: {{callbacks: [{{class_path: {callback}}}]}}\nmodel: {{pairs: pairs.yaml}}\n"
     (tmp_path / "base.yaml").write_text(base)
+    (tmp_path / "pairs.yaml").write_text("pairs: 1\n")
     (tmp_path / "one.yaml").write_text("one: 1\n")
     path = tmp_path / "suite.yaml"
     path.write_text(SUITE.format(out="runs"))
@@ -326,6 +327,15 @@ def test_a_changed_config_is_not_taken_for_the_run_it_was(suite, capsys):
     assert "expected in runs/two/seed-0 a run of the same command" in said
     assert "First" not in Path("runs/compare.md").read_text()
     assert len(runner.commands) == 3
+
+
+def test_a_changed_yaml_that_a_config_names_is_another_run(suite, capsys):
+    runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
+    compare.run(options(suite), runner)
+    Path("pairs.yaml").write_text("pairs: 2\n")
+    with refused("2 of 3 failed"):
+        compare.run(options(suite), runner)
+    assert capsys.readouterr().err.count("a run of the same command and configs") == 2
 
 
 def test_a_run_that_fails_does_not_stop_the_others(suite, capsys):

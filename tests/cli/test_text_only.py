@@ -10,11 +10,12 @@ from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.pug_animals import PugAnimals
 from vlmtune.cli.main import main
-from vlmtune.cli.text_only import captions, save_text_only, text_only_runs
+from vlmtune.cli.text_only import TextOnly, captions
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
+from vlmtune.evaluation.text_only import ImageAveraged
 from vlmtune.language.ngram import NGram
 from vlmtune.report.run_report import Provenance, RunReport
+from vlmtune.report.text_only_files import save_text_only
 
 
 @pytest.fixture
@@ -27,6 +28,13 @@ def scorer(model_folder):
 @pytest.fixture
 def provenance():
     return Provenance("ViT", "MMAdapter", {}, "f", "scenes", {}, {}, "c", "2026", 3, 9, 1.0)
+
+
+@pytest.fixture
+def text_only(tmp_path):
+    path = tmp_path / "captions.txt"
+    path.write_text("a red cube\na blue sphere\n")
+    return TextOnly(path)
 
 
 def test_captions_are_those_of_a_text_file_or_the_true_ones_of_shards(tmp_path, shards):
@@ -64,30 +72,30 @@ def test_what_holds_no_captions_is_one_line(tmp_path, kind):
     assert str(path) in str(error.value)
 
 
-def test_both_text_only_runs_are_the_scores_of_the_benchmarks(cola, scorer, provenance):
+def test_both_text_only_runs_are_the_scores_of_the_benchmarks(cola, scorer, provenance, text_only):
     cola = cola("tiny")
-    n_gram = TextOnlyScore.fitted(["a red cube", "a blue sphere"])
-    text_only, averaged = text_only_runs([cola], scorer, n_gram, "captions.txt", provenance)
-    assert text_only.text_only
+    n_gram, averaged = text_only.runs([cola], scorer, provenance)
+    assert n_gram.text_only
     assert averaged.text_only
-    assert text_only.results[0].metrics == cola.run(n_gram).metrics
+    assert n_gram.results[0].metrics == cola.run(text_only.n_gram).metrics
     assert averaged.results[0].metrics == cola.run(ImageAveraged(scorer)).metrics
     # Which image is asked for makes no difference, so no caption prefers its image.
     assert averaged.results[0].metrics["accuracy"].value == 0.0
-    assert text_only.provenance.data == "captions.txt"
-    assert text_only.provenance.trainable_parameters == 0
+    assert n_gram.provenance.data == str(text_only.source)
+    assert n_gram.provenance.trainable_parameters == 0
     assert averaged.provenance.adapter == "MMAdapter, image averaged"
 
 
-def test_what_reads_embeddings_has_no_text_only_run(cola, scorer, provenance, tmp_path, capsys):
+def test_what_reads_embeddings_has_no_text_only_run(
+    cola, scorer, provenance, text_only, tmp_path, capsys
+):
     cola = cola("tiny")
     (tmp_path / "animals").mkdir()
     animals = PugAnimals.fixture(tmp_path / "animals")
-    n_gram = TextOnlyScore.fitted(["a red cube"])
-    for run in text_only_runs([animals, cola], scorer, n_gram, "x", provenance):
+    for run in text_only.runs([animals, cola], scorer, provenance):
         assert [result.benchmark for result in run.results] == ["tiny"]
         assert run.not_run == ()
-    assert text_only_runs([animals], scorer, n_gram, "x", provenance) == []
+    assert text_only.runs([animals], scorer, provenance) == []
     assert "no text-only runs" in capsys.readouterr().err
 
 

@@ -20,7 +20,6 @@ from vlmtune.errors import UserError
 from vlmtune.storage.files import reading, regular, write_atomically
 from vlmtune.types import ImageRef
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 TEST_SPLITS = ("test", "val", "valid", "validation", "dev")  # the first that a table has
 
 

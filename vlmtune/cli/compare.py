@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
@@ -27,7 +26,7 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from vlmtune.cli.compare_process import run_process
-from vlmtune.cli.yaml_files import read_yaml
+from vlmtune.cli.yaml_files import read_yaml, yaml_digests
 from vlmtune.config import find_path
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
@@ -35,7 +34,7 @@ from vlmtune.report.formats import csv_text, no_formula
 from vlmtune.report.markdown_table import markdown_table
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import count, number
-from vlmtune.storage.files import all_or_none, check_shape, regular, write_text
+from vlmtune.storage.files import all_or_none, check_shape, write_text
 from vlmtune.storage.folder import locked
 from vlmtune.training.checkpoint_files import newest_checkpoint
 
@@ -87,14 +86,9 @@ class Job:
 
     @property
     def recipe(self) -> str:
-        """The command of the run, with a digest of each config it names."""
-        digests = {}
+        """The command of the run, with a digest of each YAML that it reads."""
         # The same words may name other settings tomorrow.
-        for word in self.words:
-            if word.endswith(".yaml"):
-                path = find_path(word) or Path(word)
-                content = regular(path).read_bytes()
-                digests[word] = sha256(content).hexdigest()
+        digests = yaml_digests(self.words)
         text = json.dumps({"command": self.words, "configs": digests}, indent=1)
         return f"{text}\n"
 

@@ -14,15 +14,14 @@ from pathlib import Path
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.plugins import make_list, model_of
 from vlmtune.cli.provenance import provenance_of
-from vlmtune.cli.text_only import captions, save_text_only, text_only_runs
 from vlmtune.errors import UserError
 from vlmtune.evaluation.suite import load_all, run_suite
-from vlmtune.evaluation.text_only import TextOnlyScore
 from vlmtune.model.model import Model
 from vlmtune.report.html import write_report
 from vlmtune.report.items_file import by_benchmark, check_format, write_items
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show
+from vlmtune.report.text_only_files import save_text_only
 from vlmtune.results.item_row import ItemRow
 from vlmtune.storage.files import all_or_none, check_outputs
 
@@ -44,8 +43,11 @@ def run(options: argparse.Namespace) -> None:
         print(f"not run: {name}: {why}", file=sys.stderr)
     if options.items is not None:
         check_format(options.items)
-    texts = options.text_only
-    n_gram = None if texts is None else TextOnlyScore.fitted(captions(texts))
+    text_only = None
+    if options.text_only is not None:
+        from vlmtune.cli.text_only import TextOnly  # most evaluations show the images
+
+        text_only = TextOnly(options.text_only)
     model = model_of(options, texts=False)
     scorer = model.scorer(options.store)
     name = options.name or default_name(model, options.model)
@@ -58,14 +60,14 @@ def run(options: argparse.Namespace) -> None:
     measured = {"benchmarks": specs}
     provenance = provenance_of(model, options.model, options.pretrained, measured)
     report = RunReport(name, provenance, suite.results, not_run=suite.not_run)
-    text_only: list[RunReport] = []
-    if n_gram is not None:
+    runs_without_images: list[RunReport] = []
+    if text_only is not None:
         # A benchmark that was not run has no text-only numbers either.
         names = {result.benchmark for result in suite.results}
         ran = [benchmark for benchmark in benchmarks if benchmark.name in names]
-        text_only = text_only_runs(ran, scorer, n_gram, str(options.text_only), provenance)
+        runs_without_images = text_only.runs(ran, scorer, provenance)
 
-    runs = [report, *text_only]
+    runs = [report, *runs_without_images]
     items = {name: by_benchmark(rows or ())}
     # All files are of one evaluation, even if the disk is full at the last of them.
     with all_or_none():
@@ -73,7 +75,9 @@ def run(options: argparse.Namespace) -> None:
         if options.items is not None and rows is not None:
             write_items(options.items, rows)
         page = write_report(out, runs, items)
-        save_text_only(out, text_only)  # last, as it removes files of an earlier evaluation
+        save_text_only(
+            out, runs_without_images
+        )  # last, as it removes files of an earlier evaluation
     show(runs)
     print(f"report: {page}")
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vlmtune.cli.text_only import FILES
 from vlmtune.config import differences
 from vlmtune.errors import UserError
 from vlmtune.report.formats import write_formats
@@ -23,6 +22,7 @@ from vlmtune.report.merging import merged, same_model
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show
 from vlmtune.report.seeds import over_seeds, seeds_of
+from vlmtune.report.text_only_files import text_only_files
 from vlmtune.storage.files import all_or_none, check_outputs
 
 # Keys of a config that may differ between the seeds of a recipe.
@@ -96,7 +96,7 @@ def _inputs(files: Sequence[Path]) -> list[Path]:
         items = items_beside(file)
         if items is not None:
             inputs.append(items)
-        inputs += file.parent.glob(FILES)
+        inputs += text_only_files(file.parent)
     return inputs
 
 
@@ -194,7 +194,7 @@ def _text_only(runs: Sequence[RunReport], folders: Sequence[Path]) -> list[RunRe
     loaded: list[tuple[RunReport, Path]] = []
     known = [(run.name, run.results) for run in runs]
     for folder in folders:
-        for file in sorted(folder.glob(FILES)):
+        for file in text_only_files(folder):
             run = RunReport.load(file)
             if (run.name, run.results) not in known:
                 known.append((run.name, run.results))

@@ -1,7 +1,6 @@
 """The text-only runs of an evaluation: the same benchmarks, scored without seeing the image.
 
-In: captions and what was measured. Out: two runs, written next to the report. Never: a score that
-depends on the image.
+In: captions and benchmarks. Out: two runs. Never: a score that depends on the image.
 """
 
 import itertools
@@ -18,9 +17,8 @@ from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import run_suite
 from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
 from vlmtune.report.run_report import Provenance, RunReport
-from vlmtune.storage.files import all_or_none, reading, regular
+from vlmtune.storage.files import reading, regular
 
-FILES = "text-only-*.json"  # next to report.json
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow")  # their lines are not captions
 N_GRAM, AVERAGED = "text-only (n-gram)", "text-only (image averaged)"
 
@@ -47,28 +45,36 @@ def captions(source: Path | str) -> Iterator[str]:
         yield from filter(None, lines)
 
 
-def text_only_runs(
-    benchmarks: Sequence[Benchmark],
-    scorer: Scorer,
-    n_gram: TextOnlyScore,
-    data: str,
-    provenance: Provenance,
-) -> list[RunReport]:
-    """Runs the benchmarks with an n-gram model, and with the image scores of `scorer` averaged.
+class TextOnly:
+    """The text-only runs of an evaluation: an n-gram model, and the model with averaged images.
 
-    Benchmarks that need embeddings are left out. `data` names the corpus of the n-gram model.
+    Args:
+        source: The captions of the n-gram model, see `captions`. They are read at once, so that a
+            wrong file is an error before any model is loaded.
     """
-    # Embeddings of images alone cannot be averaged into a text-only score.
-    scored = [benchmark for benchmark in benchmarks if benchmark.needs == "scores"]
-    if not scored:
-        print("no text-only runs: no benchmark uses scores", file=sys.stderr)
-        return []
-    fitted = n_gram_provenance(n_gram, data, provenance)
-    averaged = replace(provenance, adapter=f"{provenance.adapter}, image averaged")
-    return [
-        _run(N_GRAM, scored, n_gram, fitted),
-        _run(AVERAGED, scored, ImageAveraged(scorer), averaged),
-    ]
+
+    def __init__(self, source: Path | str) -> None:
+        self.source = source
+        self.n_gram = TextOnlyScore.fitted(captions(source))
+
+    def runs(
+        self, benchmarks: Sequence[Benchmark], scorer: Scorer, provenance: Provenance
+    ) -> list[RunReport]:
+        """Runs the benchmarks with the n-gram model, and with the mean scores of images.
+
+        Benchmarks that need embeddings are left out.
+        """
+        # Embeddings of images alone cannot be averaged into a text-only score.
+        scored = [benchmark for benchmark in benchmarks if benchmark.needs == "scores"]
+        if not scored:
+            print("no text-only runs: no benchmark uses scores", file=sys.stderr)
+            return []
+        fitted = n_gram_provenance(self.n_gram, str(self.source), provenance)
+        averaged = replace(provenance, adapter=f"{provenance.adapter}, image averaged")
+        return [
+            _run(N_GRAM, scored, self.n_gram, fitted),
+            _run(AVERAGED, scored, ImageAveraged(scorer), averaged),
+        ]
 
 
 def n_gram_provenance(n_gram: TextOnlyScore, data: str, provenance: Provenance) -> Provenance:
@@ -86,21 +92,6 @@ def n_gram_provenance(n_gram: TextOnlyScore, data: str, provenance: Provenance) 
         trainable_parameters=0,
         seconds=0.0,
     )
-
-
-def save_text_only(folder: Path, runs: Sequence[RunReport]) -> None:
-    """Writes the runs next to their report, then removes others of an earlier evaluation."""
-    written = set()
-    with all_or_none():
-        for run in runs:
-            _, _, kind = run.name.partition("(")  # "text-only (n-gram)"
-            stem = kind.rstrip(")").replace(" ", "-")
-            file = folder / FILES.replace("*", stem)
-            run.save(file)
-            written.add(file)
-    for file in folder.glob(FILES):
-        if file not in written:
-            file.unlink()
 
 
 def _run(

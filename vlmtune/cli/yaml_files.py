@@ -6,12 +6,16 @@ values than memory holds.
 
 import json
 import math
+import os
+from collections.abc import Sequence
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from vlmtune.config import find_path
 from vlmtune.errors import UserError
 from vlmtune.storage.files import reading, regular
 
@@ -39,6 +43,45 @@ def read_value(text: str) -> Any:
         except (ValueError, yaml.YAMLError):
             continue
     return text
+
+
+def yaml_digests(words: Sequence[str]) -> dict[str, str]:
+    """Returns the sha256 of each YAML that words of a command name, and that these name in turn.
+
+    A YAML names others relative to its own folder. Words may also be settings in JSON.
+    """
+    waiting = []
+    for word in words:
+        waiting += _names_in(word) or _names_in(read_value(word))
+    digests: dict[str, str] = {}
+    while waiting:
+        name = waiting.pop()
+        path = find_path(name)
+        # A text that ends like a YAML may name none.
+        if path is None or name in digests:
+            continue
+        with reading(name, "YAML"):
+            digests[name] = sha256(regular(path).read_bytes()).hexdigest()
+        folder = os.path.dirname(name)
+        for inner in _names_in(read_yaml(path)):
+            beside = os.path.join(folder, inner)
+            waiting.append(os.path.normpath(beside))
+    return dict(sorted(digests.items()))
+
+
+def _names_in(value: Any) -> list[str]:
+    """The texts in a value that end as names of YAMLs do."""
+    if isinstance(value, str):
+        return [value] if value.endswith(".yaml") else []
+    parts: list[Any] = []
+    if isinstance(value, dict):
+        parts = list(value.values())
+    elif isinstance(value, list):
+        parts = value
+    names = []
+    for part in parts:
+        names += _names_in(part)
+    return names
 
 
 def check_yaml(path: str | Path) -> None:

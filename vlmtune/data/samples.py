@@ -15,7 +15,7 @@ from webdataset.writer import ShardWriter
 from vlmtune.data.rgb import to_rgb
 from vlmtune.data.schema import EXTENSIONS
 from vlmtune.data.shards import ShardSet
-from vlmtune.data.table_rows import captions
+from vlmtune.data.table_cells import captions
 from vlmtune.errors import UserError
 from vlmtune.storage.files import reading, write_atomically
 

@@ -4,23 +4,21 @@ In: a table (`vlmtune.data.tables`) and the names of its columns, or guesses. Ou
 opened image.
 """
 
-import ast
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PureWindowsPath
-from typing import Any, NoReturn
+from typing import Any
 
-from vlmtune.data.table_columns import GUESSES, LISTS, checked_columns, guessed_columns, misspelt
+from vlmtune.data.table_cells import refuse_cell, texts_of_cell
+from vlmtune.data.table_columns import GUESSES, checked_columns, guessed_columns, misspelt
 from vlmtune.data.tables import Cells, column_names, numbered_rows
 from vlmtune.errors import UserError
 
 _LONGEST = 255  # bytes of a file's name
 _URLS = ("url", "image_url", "img_url")
-_TEXT_KEYS = ("raw", "text", "caption", "sentence")  # of a caption that is an object
 _DOWNLOAD = "download the images first; shards that img2dataset writes are trained on as they are"
 
 
@@ -182,7 +180,7 @@ class Table:
         """The column of each caption, or of each negative, in order."""
         texts: dict[str, str] = {}
         for column in self.columns[role]:
-            texts |= dict.fromkeys(_texts(cells.get(column), column, where), column)
+            texts |= dict.fromkeys(texts_of_cell(cells.get(column), column, where), column)
         return texts
 
     def _cell(self, cells: Cells, role: str) -> Any:
@@ -205,9 +203,9 @@ class Table:
             return self._last[cell]
         # A longer name is not a file: it is a caption in the wrong column.
         if not isinstance(cell, str) or _is_too_long(cell):
-            _refuse_cell(where, column, "an image file or encoded image", cell)
+            refuse_cell(where, column, "an image file or encoded image", cell)
         if re.match(r"[a-z][a-z0-9+]+://", cell):
-            _refuse_cell(where, column, "an image file", cell, _DOWNLOAD)
+            refuse_cell(where, column, "an image file", cell, _DOWNLOAD)
         self._last.clear()
         self._last[cell] = self._file(cell.strip(), column, where)
         return self._last[cell]
@@ -220,7 +218,7 @@ class Table:
             fix = "set `images` to the folder of images"
             if path is None:
                 fix += f", a copy of {PureWindowsPath(name).parent} that keeps its name"
-            _refuse_cell(where, column, f"an image file inside {self.folder}", name, fix)
+            refuse_cell(where, column, f"an image file inside {self.folder}", name, fix)
         return self.folder / os.path.relpath(path, folder), name
 
     def _path(self, name: str) -> str | None:
@@ -246,7 +244,7 @@ class Table:
         if cell is None:
             return ""
         if isinstance(cell, bool) or not isinstance(cell, str | int | float):
-            _refuse_cell(where, self.columns[role][0], "a name or a number", cell)
+            refuse_cell(where, self.columns[role][0], "a name or a number", cell)
         return str(cell).strip()  # ids may be numbers
 
     def _lacking(self, role: str, names: Sequence[str]) -> UserError:
@@ -263,55 +261,6 @@ class Table:
         return UserError(f"expected a column of {role}s in {self.path}, got {got}: {fix}")
 
 
-def captions(cells: Cells) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the captions and the hard negatives of a row, their columns guessed.
-
-    Example:
-        >>> captions({"caption": "a dog", "negatives": ["a cat"], "width": 3})
-        (('a dog',), ('a cat',))
-    """
-    by_role = []
-    for role in LISTS:
-        texts: dict[str, None] = {}
-        for column in guessed_columns(role, list(cells)):
-            texts |= dict.fromkeys(_texts(cells[column], column, "the record"))
-        by_role.append(tuple(texts))
-    return by_role[0], by_role[1]
-
-
-def _texts(cell: Any, column: str, where: str) -> list[str]:
-    """The captions of a cell: a text, a list of texts, or the text of such a list."""
-    is_nan = isinstance(cell, float) and cell != cell  # pandas writes empty cells so
-    if cell is None or is_nan:
-        return []
-    if isinstance(cell, str) and cell.lstrip().startswith("["):
-        cell = _list(cell)
-    if isinstance(cell, Mapping):
-        known = [key for key in _TEXT_KEYS if key in cell]
-        cell = cell[known[0]] if known else cell
-    if isinstance(cell, str):
-        text = " ".join(cell.split())
-        return [text] if text else []
-    if not isinstance(cell, list | tuple):
-        _refuse_cell(where, column, "a caption or a list of captions", cell)
-    texts = []
-    for item in cell:
-        texts += _texts(item, column, where)
-    return texts
-
-
-def _list(cell: str) -> Any:
-    """The list that a cell writes in JSON or, as pandas does, in Python; else the cell."""
-    for read in (json.loads, ast.literal_eval):
-        try:
-            content = read(cell.strip())
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-        if isinstance(content, list):
-            return content
-    return cell
-
-
 def _is_too_long(name: str) -> bool:
     lengths = [len(part.encode(errors="replace")) for part in Path(name).parts]
     return max(lengths, default=0) > _LONGEST
@@ -322,10 +271,3 @@ def _as_path(name: str, folder: Path) -> str:
     if "\\" in name and not (folder / name).exists():
         name = name.replace("\\", "/")
     return os.path.expanduser(name)
-
-
-def _refuse_cell(
-    where: str, column: str, expected: str, cell: Any, fix: str = "change or remove the cell"
-) -> NoReturn:
-    got = "nothing" if cell in (None, "") else repr(cell)[:60]
-    raise UserError(f"expected {expected} in {where}, column {column!r}, got {got}: {fix}")

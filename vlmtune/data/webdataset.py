@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from vlmtune.data.schema import EXTENSIONS, RecordError, check, decode
-from vlmtune.data.table_rows import captions
+from vlmtune.data.table_cells import captions
 from vlmtune.data.tar_records import TEXTS, RawRecord, is_text
 from vlmtune.types import Group
 
