@@ -25,11 +25,10 @@ from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.base import Benchmark
-from vlmtune.benchmarks.table_files import SUFFIXES
 from vlmtune.cli import build, compare, quickstart
 from vlmtune.cli.commands import EPILOG, TRAINING, command_parser
 from vlmtune.cli.main import main
-from vlmtune.cli.plugins import find, make, make_list
+from vlmtune.cli.plugins import TABLES, find, make, make_list
 from vlmtune.data.shards import read_headers
 from vlmtune.export import save_export
 from vlmtune.model import load
@@ -143,7 +142,7 @@ def check_vlmtune(words: list[str]) -> None:
     if options.command == "compare":
         assert compare.read_experiment(options.experiment)
     if options.command == "evaluate":
-        shipped = [name for name in options.benchmarks if not name.endswith(SUFFIXES)]
+        shipped = [name for name in options.benchmarks if not name.endswith(TABLES)]
         assert len(make_list(Benchmark, "benchmarks", shipped)) >= len(shipped)
 
 

@@ -1,6 +1,8 @@
 """`vlmtune index` and `vlmtune search`, from files to a table."""
 
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +54,24 @@ def test_what_is_indexed_is_found(model_folder, photos, tmp_path, capsys):
     assert out.splitlines()[-1].startswith("of 3 images; higher is better")
 
 
+def test_images_are_queries_and_a_page_shows_what_is_found(model_folder, photos, tmp_path, capsys):
+    assert run(capsys, "index", photos, "--model", model_folder, "--out", "index")[0] == 0
+    copy = tmp_path / "<i>.png"
+    shutil.copy(photos / "red one.png", copy)
+    search = ("search", "index", "red", "--like", copy, "--device", "cpu", "--html")
+    status, out, err = run(capsys, *search, "found.html")
+    assert status == 0, err
+    path, score = rows(out)[3]  # the first of three for the image
+    assert Path(path).name == "red one.png"
+    assert score == pytest.approx(1.0)
+    page = Path("found.html").read_text()
+    assert page.count("data:image/jpeg;base64,") == 6
+    assert "<h2>red</h2>" in page
+    assert "<h2>like &lt;i&gt;.png</h2>" in page
+    assert "http" not in page.replace("http-equiv", "")
+    command_refused(capsys, (*search, copy), "which is read: choose another")
+
+
 def test_captions_that_are_cut_are_named(model_folder, photos, capsys):
     cut = " ".join(["red"] * 76)
     assert run(capsys, "index", photos, "--model", model_folder, "--out", "index")[0] == 0
@@ -72,7 +92,7 @@ def test_mistakes_are_one_line(model_folder, other_folder, photos, capsys):
         ((*search, "--model", other_folder), "name that model, or build the index again"),
         ((*search, "--top", 0), "--top: expected 1 or more, got 0"),
         (("search", photos, "green"), "index.json, got no such file"),
-        (("search", "index"), "expected captions, or --page"),
+        (("search", "index"), "expected captions, or images after --like"),
         (("index", photos, "--out", "x"), "required: --model"),
     ):
         (_,) = command_refused(capsys, words, reason)

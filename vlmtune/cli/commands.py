@@ -341,8 +341,10 @@ def command_parser() -> argparse.ArgumentParser:
     add = command("search", "find the images in an index that match captions best")
     add("index", **path, help="folder that `vlmtune index` wrote")
     add("queries", nargs="*", metavar="query", help="a caption")
-    add("--page", action="store_true", help="serve a search page on this machine instead")
-    add("--port", type=int, default=0, help="port of the page; a free one by default")
+    add(
+        "--like", nargs="+", default=(), **path, metavar="IMAGE", help="find images like these, too"
+    )
+    add("--html", **path, metavar="FILE", help="also write a page with the pictures")
     add("--top", type=at_least(1), default=10, help="images shown per caption (%(default)s)")
     add("--recall", type=at_least(1), default=100, help=RECALL)
     add("--model", help="where the model is now, if it has moved since indexing")

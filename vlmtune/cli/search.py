@@ -1,10 +1,10 @@
-"""`vlmtune search`: shows which images of an index fit captions best, as a table or a page.
+"""`vlmtune search`: shows which images of an index fit captions best, or are most like images.
 
-In: the folder of an index. Out: tables on stdout, or a page on this machine. Never: a file.
+In: the folder of an index, and queries. Out: tables on stdout, and a page with the pictures if one
+is asked for. Never: a change of the index.
 """
 
 import argparse
-import contextlib
 from pathlib import Path
 
 from rich.markup import escape
@@ -12,33 +12,34 @@ from rich.table import Table
 
 from vlmtune.cli.plugins import model_of
 from vlmtune.cli.score import warn_truncated
+from vlmtune.data.images import open_image
 from vlmtune.errors import UserError
 from vlmtune.model.resolving import device_of_this_machine
 from vlmtune.report.screen import console, frame
+from vlmtune.report.search_page import search_page
 from vlmtune.search.index import Index
-from vlmtune.search.page import PageServer
+from vlmtune.storage.files import check_outputs, write_text
 
 
 def run(options: argparse.Namespace) -> None:
-    """Shows the best images of `options.index` for each caption of `options.queries`.
+    """Shows the best images of `options.index` for each caption and each image of `options.like`.
 
     Files below the working directory are shown by their relative paths.
     """
-    if bool(options.queries) == options.page:
-        raise UserError("expected captions, or --page without any: give one of them")
+    if not options.queries and not options.like:
+        raise UserError("expected captions, or images after --like, got none: give one")
+    check_outputs([options.html], options.like)
+    pictures = [open_image(path) for path in options.like]
     model = None if options.model is None else model_of(options)
     device = device_of_this_machine(options.device)
     index = Index.open(options.index, model, device, options.packages, options.batch_size)
-    if options.page:
-        with PageServer(index, options.port, options.top, options.recall) as server:
-            print(f"{server.address} (Ctrl-C ends it)")
-            with contextlib.suppress(KeyboardInterrupt):
-                server.serve_forever()
-        return
-    here = Path.cwd()
-    results = index.search_all(options.queries, options.top, options.recall)
+    by_caption = index.search_all(options.queries, options.top, options.recall)
     warn_truncated(index.too_long(options.queries))
-    for query, hits in zip(options.queries, results, strict=True):
+    results = list(zip(options.queries, by_caption, strict=True))
+    for path, picture in zip(options.like, pictures, strict=True):
+        results.append((f"like {path.name}", index.similar(picture, options.top)))
+    here = Path.cwd()
+    for query, hits in results:
         table = Table("image", box=frame())
         table.add_column(escape(query), justify="right")
         for path, score in hits:
@@ -47,3 +48,6 @@ def run(options: argparse.Namespace) -> None:
         console().print(table)
     note = f"of {len(index)} images; higher is better; scores are not probabilities"
     console().print(note, markup=False)
+    if options.html is not None:
+        write_text(options.html, search_page(results, note))
+        print(f"page: {options.html}")
