@@ -128,9 +128,38 @@ def test_arguments_of_a_build_that_are_null_name_nothing(folder):
     assert manifest["arguments"]["splits"] is None
     manifest["arguments"]["measured"] = None
     (out / "manifest.json").write_text(json.dumps(manifest))
-    sets = [ShardSet(str(out))]
-    assert unchecked(sets, [TableMultipleChoice(str(folder / "mine.csv"))]) == []
-    assert len(unchecked(sets, [SugarCrepe(str(folder / "sugar"), "")])) == 1
+    assert len(unchecked([ShardSet(str(out))], [SugarCrepe(str(folder / "sugar"), "")])) == 1
+
+
+@pytest.mark.parametrize(
+    ("split", "built", "measured", "warned"),
+    [
+        (True, {}, {}, False),
+        (True, {}, {"splits": ["train", "test"]}, True),
+        (True, {"splits": ["train", "test"]}, {}, True),
+        (True, {"columns": {"split": None}}, {}, True),
+        (False, {}, {}, True),
+        (False, {"held_out": 0.4}, {"held_out": 0.4}, False),
+        (False, {"held_out": 0.4}, {"held_out": 0.2}, True),
+        (False, {"held_out": 0.4, "splits": ["val"]}, {"held_out": 0.4}, True),
+    ],
+)
+def test_a_table_that_is_trained_on_and_measured(folder, split, built, measured, warned):
+    rows = ["image,caption,negative,split" if split else "image,caption,negative"]
+    for number, name in zip(NUMBERS, ("train", "train", "test"), strict=True):
+        row = f"COCO_val2014_{number:012d}.jpg,a cup,a mug"
+        rows.append(f"{row},{name}" if split else row)
+    path = folder / "mine.csv"
+    path.write_text("\n".join(rows))
+    TableBuilder(path, **built).build(folder / "shards", progress=False)
+    (folder / "copy").mkdir()
+    copy = folder / "copy/mine.csv"
+    copy.write_bytes(path.read_bytes())
+    benchmark = TableMultipleChoice(str(copy), images=str(folder), **measured)
+    lines = unchecked([ShardSet(str(folder / "shards"))], [benchmark])
+    assert [line.partition(" that ")[0] for line in lines] == (
+        ["warning: table_multiple_choice measures images"] if warned else []
+    )
 
 
 def test_rendered_scenes_are_divided_by_their_build(folder):

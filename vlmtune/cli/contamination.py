@@ -1,7 +1,7 @@
 """Which benchmarks of a run may measure images that it trains on.
 
-In: the training sets and the benchmarks of a fit. Out: a line a set. Never: an image, or a record:
-what a manifest says was left out (`measured`) is compared with the files of the benchmarks.
+In: the training sets and the benchmarks of a fit. Out: lines. Never: an image, or a record: what a
+manifest says was left out (`measured`) is compared with the files of the benchmarks.
 
 A benchmark whose file names images of another corpus is left out, and so are rendered scenes, whose
 training and test images are divided by their build.
@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,18 @@ _RENDERED = (
     "data_builders.worlds.requests.RequestsBuilder",
     "data_builders.corpora.ar4t.AR4TBuilder",
 )
+_TABLE = "data_builders.corpora.table.TableBuilder"
 
 
 def unchecked(sets: Sequence[ShardSet], benchmarks: Sequence[Benchmark[Any]]) -> list[str]:
     """Returns a line for each set that may hold images of benchmarks, or could not be checked."""
     lines = []
     for data in sets:
-        line = "" if isinstance(data, RenderedSet) else _checked(data, benchmarks)
-        if line:
-            lines.append(line)
+        if isinstance(data, RenderedSet):
+            continue
+        for line in (_checked(data, benchmarks), _same_rows(data, benchmarks)):
+            if line:
+                lines.append(line)
     return lines
 
 
@@ -55,6 +59,49 @@ def _checked(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> str:
         f"warning: {data.path} may have images of {', '.join(named)}: build it with "
         f"--measured '[{files}]' to leave them out"
     )
+
+
+def _same_rows(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> str:
+    """The line of a set that has rows of a table which benchmarks measure; empty for others."""
+    names = []
+    for benchmark in benchmarks:
+        with suppress(Exception):  # what is wrong with a table is said where it is read
+            if _measures_built_rows(data.manifest, benchmark):
+                names.append(benchmark.name)
+    if not names:
+        return ""
+    return (
+        f"warning: {', '.join(names)} measures images that {data.path} trains on: measure another "
+        "split of the table, or hold images out of training (--held-out of `vlmtune build table`)"
+    )
+
+
+def _measures_built_rows(manifest: Manifest, benchmark: Benchmark[Any]) -> bool:
+    """Tells whether a benchmark of a table measures rows that a set was built from."""
+    # Only benchmarks of tables have loaded these rooms.
+    from vlmtune.benchmarks.table_files import TEST_SPLITS, TableOptions
+    from vlmtune.data.distinct_images import HELD_OUT, TRAIN, TRAINING
+    from vlmtune.data.table_rows import Table
+
+    if not isinstance(benchmark, TableOptions) or manifest.builder != _TABLE:
+        return False
+    path = Path(benchmark.path)
+    if _digest(path) not in manifest.sources.values():
+        return False
+    built = manifest.arguments
+    splits = built["splits"]
+    if built["held_out"] or benchmark.held_out:
+        # Both hold the same images out, by the digests of the images.
+        trained = splits or [TRAIN]
+        same_division = built["held_out"] == benchmark.held_out
+        return not same_division or HELD_OUT in trained
+    has_splits = all(
+        Table(path, None, columns).columns["split"]
+        for columns in (built["columns"], benchmark.columns)
+    )
+    trained = {split.lower() for split in splits or TRAINING}
+    measured = {split.lower() for split in benchmark.splits or TEST_SPLITS}
+    return not has_splits or not trained.isdisjoint(measured)
 
 
 def _overlapping(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> dict[str, Path]:
@@ -91,14 +138,16 @@ def _apart(folder: Path, manifest: Manifest, benchmark: Benchmark[Any], file: Pa
         annotations = [file]
         if not file.is_file():
             annotations = sorted(one for one in file.glob("*") if one.suffix in ANNOTATIONS)
-    digests = set()
-    for annotation in annotations:
-        with annotation.open("rb") as stream:
-            digests.add(hashlib.file_digest(stream, "sha256").hexdigest())
+    digests = set(map(_digest, annotations))
     if annotations and digests.issubset(manifest.sources.values()):
         return True
     corpus = _corpus(manifest)
     return not any(_may_show(path, corpus) for path in annotations or [file])
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _may_show(file: Path, corpus: str | None) -> bool:

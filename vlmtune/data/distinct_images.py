@@ -11,7 +11,7 @@ from vlmtune.data.table_rows import TableRow
 from vlmtune.errors import UserError
 
 TRAIN, HELD_OUT = "train", "val"
-_TRAINING = (TRAIN, "training")
+TRAINING = (TRAIN, "training")
 _VALIDATION = (HELD_OUT, "valid", "validation", "dev")
 
 
@@ -126,6 +126,6 @@ def training_splits(known: Collection[str]) -> tuple[str, ...]:
 
 def _order(split: str) -> int:
     name = split.lower()
-    if name in _TRAINING:
+    if name in TRAINING:
         return 0
     return 1 if name in _VALIDATION else 2
