@@ -22,7 +22,6 @@ from data_builders.corpora.cola_images import AnnotatedBuilder
 from data_builders.corpora.cola_queries import Excluded, ImageQueries
 from data_builders.corpora.queries import Pair, Query, Words
 from data_builders.shard_builder import Fraction, Record, ShardBuilder
-from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
 from vlmtune.types import Group
 
@@ -78,9 +77,10 @@ class ColaPairsBuilder(AnnotatedBuilder, ShardBuilder):
         self._kept: tuple[list[AnnotatedImage], Excluded] | None = None
 
     @override
-    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+    def write(self, folder: Path, tick: Callable[[], None]) -> None:
         self._kept = None
-        shards = super().write(folder, tick) if self.benchmark < 1 else ()
+        if self.benchmark < 1:
+            super().write(folder, tick)
         if self.benchmark > 0:
             rows: list[list[str]] = []
             for group, files in self._pairs(benchmark=True):
@@ -94,7 +94,6 @@ class ColaPairsBuilder(AnnotatedBuilder, ShardBuilder):
                     "`benchmark`, or pass more images"
                 )
             (folder / BENCHMARK).write_text(json.dumps(rows, indent=1) + "\n")
-        return shards
 
     @override
     def records(self) -> Iterator[Record]:

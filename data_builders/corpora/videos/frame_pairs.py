@@ -24,7 +24,6 @@ from data_builders.corpora.videos.frames import (
     shows_face,
 )
 from data_builders.shard_builder import Builder
-from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
 
 TABLE = "pairs.csv"
@@ -76,7 +75,7 @@ class FramePairs(Builder):
         """Yields the pairs of each video; `counts` says what was left out."""
 
     @override
-    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+    def write(self, folder: Path, tick: Callable[[], None]) -> None:
         files = find_videos(self.videos)
         content: dict[str, Any] = {}
         rows: list[list[str]] = []
@@ -105,7 +104,6 @@ class FramePairs(Builder):
         (folder / f"{self.part}.json").write_text(json.dumps(content) + "\n", encoding="utf-8")
         with (folder / TABLE).open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([COLUMNS, *rows])
-        return ()
 
     def _frames(self, files: dict[str, Path], clip: Clip) -> dict[Moment, Image.Image]:
         """The frames that may be used."""

@@ -61,7 +61,6 @@ from data_builders.worlds.scenes.transfer_scenes import (
     RelatedPairs,
     TurnedScenes,
 )
-from vlmtune.data.schema import ShardInfo
 from vlmtune.storage.files import write_text
 
 _DESCRIPTIONS = 10  # descriptions of single objects to choose from
@@ -134,7 +133,7 @@ class TransferBuilder(Builder):
         self.trained = replace(self.world, colors=colors, shapes=shapes, forbidden=self.unseen)
 
     @override
-    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+    def write(self, folder: Path, tick: Callable[[], None]) -> None:
         parts = self._parts()
         splits = {}
         for name, part in parts.items():
@@ -151,7 +150,6 @@ class TransferBuilder(Builder):
                 self.counts[row.group.partition("/")[0]] += 1
         write_text(folder / "transfer.csv", csv_table(COLUMNS, rows))
         self.counts["images"] = sum(map(len, images.values()))
-        return ()
 
     def _parts(self) -> dict[str, TransferPart]:
         """All parts by the name of their folder of images."""
