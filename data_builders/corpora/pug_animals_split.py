@@ -82,7 +82,7 @@ class PugAnimalsSplitBuilder(Builder):
                 split = "val"
             self.counts[f"images: {split}"] += 1
             image, caption = f"{animal}/{row['filename']}", f"a photo of a {words(animal)}"
-            out.append(dict(zip(COLUMNS, (image, caption, split, value), strict=True)))
+            out.append((image, caption, split, value))
             tick()
         self.counts["animals: complete"] = self.complete
         self.counts["values: kept"] = len(kept)

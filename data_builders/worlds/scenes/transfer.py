@@ -145,8 +145,7 @@ class TransferBuilder(Builder):
             for row in part.rows(images[name]):
                 # One false caption stands as it is, several as a list.
                 false = row.negatives[0] if len(row.negatives) == 1 else json.dumps(row.negatives)
-                values = (row.image.file, row.caption, false, row.group)
-                rows.append(dict(zip(COLUMNS, values, strict=True)))
+                rows.append((row.image.file, row.caption, false, row.group))
                 self.counts[row.group.partition("/")[0]] += 1
         write_text(folder / "transfer.csv", csv_table(COLUMNS, rows))
         self.counts["images"] = sum(map(len, images.values()))
@@ -304,9 +303,8 @@ def _single(images: Images, spec: WorldSpec, seed: int) -> Iterator[TransferRow]
     texts = [with_article(described(image)) for image in images]
     known = sorted(set(texts))
     for image, text in zip(images, texts, strict=True):
-        for row in abilities_of(image, spec):
-            false = json.loads(row["negative"])
-            yield TransferRow(image, row["caption"], false, f"retained/{row['group']}")
+        for true, false, group in abilities_of(image, spec):
+            yield TransferRow(image, true, false, f"retained/{group}")
         rng = random.Random(f"{seed}:single:{image.file}")
         others = [other for other in known if other != text]
         false = rng.sample(others, min(_DESCRIPTIONS - 1, len(others)))

@@ -45,7 +45,7 @@ def table(
         sides = [_sides(context)] if count else []
         several = dict.fromkeys(_sentences(context, spec) for _ in range(long))
         for true, false in filter(None, (*short, *sides, *several)):
-            rows.append({"image": image.file, "caption": true, "negative": false})
+            rows.append((image.file, true, false))
     return csv_table(COLUMNS, rows)
 
 

@@ -142,7 +142,7 @@ def table(images: Sequence[SceneImage], spec: WorldSpec, seed: int, count: int) 
             if sentences is not None and len(written) < count and _fits(sentences):
                 written[sentences] = None
         for true, false in written:
-            rows.append({"image": image.file, "caption": true, "negative": false})
+            rows.append((image.file, true, false))
     return csv_table(COLUMNS, rows)
 
 
