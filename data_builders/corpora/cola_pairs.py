@@ -4,6 +4,7 @@ In: scene annotations. Out: shards of 2 x 2 groups, and a benchmark file. Never:
 captions may both be true of one image.
 """
 
+import functools
 import itertools
 import json
 import random
@@ -110,14 +111,11 @@ class ColaPairsBuilder(AnnotatedBuilder, ShardBuilder):
                 images.append(image)
         name = "benchmark" if benchmark else "training"
         rng = random.Random(f"{self.seed}:{name}")
-        queries: dict[int, ImageQueries] = {}
 
+        @functools.cache
         def of(k: int) -> ImageQueries:
-            if k not in queries:
-                related = self.form == "relation"
-                new = (images[k], excluded, Words(()), self.annotations, rng, related)
-                queries[k] = ImageQueries(*new)
-            return queries[k]
+            related = self.form == "relation"
+            return ImageQueries(images[k], excluded, Words(()), self.annotations, rng, related)
 
         matches = list(self._matches(images, rng, of))
         rng.shuffle(matches)  # they come by compound
