@@ -9,7 +9,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -272,6 +272,26 @@ def image_group(image: str, texts: Mapping[str, bool], true: Iterable[str] = (),
         truth=torch.tensor([list(texts.values())]),
         true_ids=(frozenset(true) | {text for text in listed if texts[text]},),
         exhaustive=exhaustive,
+    )
+
+
+def images_group(key: str, images: Iterable[str], texts: tuple[str, ...],
+                 true: Iterable[Collection[str]], pictures: tuple[Any, ...] | None = None
+                 ) -> Group:  # fmt: skip
+    """Returns the group of several images, from the texts that are true of each.
+
+    A text is its own id; `pictures` are the decoded images.
+    """
+    true_ids = tuple(map(frozenset, true))
+    truth = [list(map(known.__contains__, texts)) for known in true_ids]
+    return Group(
+        key=key,
+        image_ids=tuple(images),
+        text_ids=texts,
+        texts=texts,
+        truth=torch.tensor(truth),
+        true_ids=true_ids,
+        images=pictures,
     )
 
 
