@@ -10,10 +10,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from PIL import Image
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from typing_extensions import override
 
 from data_builders.corpora.videos.frames import (
@@ -29,6 +29,7 @@ from vlmtune.errors import UserError
 TABLE = "pairs.csv"
 COLUMNS = ("image", "caption", "negative_image", "negative")
 _QUALITY = 95  # of JPEG
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
