@@ -6,7 +6,7 @@ import pytest
 
 from data_builders.worlds.scenes.captions import vocabulary
 from data_builders.worlds.scenes.formats.grammar import LONGEST
-from tests.data_builders.conftest import SMALL, load, rendered, rows_of, unseen_of
+from tests.data_builders.conftest import SMALL, rendered, rows_of, scenes_of, unseen_of
 from tests.data_builders.worlds.scenes.truth import (
     COUNTED,
     NUMBERS,
@@ -105,9 +105,7 @@ def rows(world):
 
 
 def test_sentences_are_true_and_their_counterparts_false_in_a_table(world, rows):
-    scenes = {}
-    for scene in load(world / "clevr/scenes_train.json")["scenes"]:
-        scenes[scene["image_filename"]] = scene
+    scenes = scenes_of(world, "scenes_train.json")
     assert len(rows) > 6 * len(scenes)
     for row in rows:
         scene = scenes[row["image"].rpartition("/")[2]]
