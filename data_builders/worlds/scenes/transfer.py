@@ -166,10 +166,19 @@ class TransferBuilder(Builder):
     def _stated(
         self, series: Series, dimension: str, forms: Mapping[str, Form], spec: WorldSpec
     ) -> TransferPart:
-        """Scenes about which each form writes a sentence; not each form fits each scene."""
-        rows = partial(
-            _stated, dimension=dimension, forms=forms, spec=spec, seed=self.seed, most=self.items
-        )
+        """Scenes about which each form writes sentences; not each form fits each scene."""
+
+        def rows(images: Images) -> Iterator[TransferRow]:
+            for name, write in forms.items():
+                written = 0
+                # A form that is added changes no sentence of another one.
+                for image, context in contexts(images, spec, self.seed, name):
+                    sentences = write(context, spec)
+                    if sentences is not None and written < self.items:
+                        written += 1
+                        true, false = sentences
+                        yield TransferRow(image, true, [false], f"{dimension}/{name}")
+
         return TransferPart(series, rows, 2 * self.items)
 
     def _sentences(self) -> dict[str, TransferPart]:
@@ -250,21 +259,6 @@ class TransferBuilder(Builder):
         alone = replace(alone, sizes=tuple(SIZES), textures=TEXTURES)
         series = SceneSeries(alone, self._seed("single"))
         return TransferPart(series, partial(_single, spec=alone, seed=self.seed), self.items)
-
-
-def _stated(
-    images: Images, dimension: str, forms: Mapping[str, Form], spec: WorldSpec, seed: int, most: int
-) -> Iterator[TransferRow]:
-    """At most `most` sentences of each form about scenes of a spec, one form after the other."""
-    for name, write in forms.items():
-        written = 0
-        # A form that is added changes no sentence of another one.
-        for image, context in contexts(images, spec, seed, name):
-            sentences = write(context, spec)
-            if sentences is not None and written < most:
-                written += 1
-                true, false = sentences
-                yield TransferRow(image, true, [false], f"{dimension}/{name}")
 
 
 def _recombined(images: Images, series: RelatedPairs, dimension: str) -> Iterator[TransferRow]:

@@ -69,7 +69,6 @@ def _shown(context: SceneContext) -> Noun:
 
 def _count(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "there are three objects", "there are zero cubes", against another number."""
-    del spec
     shape = context.rng.choice((None, _shown(context).shape, context.rng.choice(context.shapes)))
     number = object_count(context.scene, shape)
     if number >= _LARGEST:
