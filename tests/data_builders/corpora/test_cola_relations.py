@@ -88,20 +88,6 @@ def test_the_form_of_the_paper(tmp_path):
     assert "red car near square white plate" not in pairs
 
 
-def test_a_twin_under_another_pair_of_objects(tmp_path):
-    """The twin is true of other objects, or not known to be false of them."""
-    objects = {"a": "red cup", "b": "blue box", "c": "blue cup", "d": "red box"}
-    everything: dict[str, Any] = {"form": "relation", **EVERY}
-    for relations in ([("a", "on", "b"), ("c", "on", "d")], [("a", "on", "b")]):
-        reader = gqa(tmp_path, {"1": objects}, {"1": relations}, multi=2)
-        (texts,) = texts_of(ColaBuilder(reader, **everything)).values()
-        assert "blue cup on red box" not in [text for text, yes in texts.items() if not yes]
-    # The other way round it is false.
-    reader = gqa(tmp_path, {"1": objects}, {"1": [("a", "on", "b"), ("d", "on", "c")]}, multi=2)
-    (texts,) = texts_of(ColaBuilder(reader, **everything)).values()
-    assert texts["blue cup on red box"] is False
-
-
 def test_two_queries_may_read_alike(tmp_path):
     """A blue "light car" makes "blue light car" true, though no car is blue and light."""
     path = tmp_path / "graphs.json"
