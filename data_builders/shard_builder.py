@@ -9,7 +9,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -25,14 +25,13 @@ from data_builders.shard_chunks import Record, ShardChunks
 from data_builders.shard_files import sha256, write_shard
 from data_builders.unfinished import unfinished
 from vlmtune.config import Configured, Spec
-from vlmtune.data.schema import MANIFEST, Manifest, RecordError, ShardInfo, check
+from vlmtune.data.schema import MANIFEST, Manifest, RecordError, check
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json, write_atomically
 from vlmtune.storage.progress import progress as progress_bar
 from vlmtune.types import Group
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
-_RETIRED = {"relational": 0.0, "same_noun": False}
 
 
 class Builder(Configured, ABC):
@@ -74,8 +73,8 @@ class Builder(Configured, ABC):
         return {name: sha256(Path(path)) for name, path in self.sources().items()}
 
     @abstractmethod
-    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
-        """Writes into the empty `folder`, calls `tick` after each record, returns the shards."""
+    def write(self, folder: Path, tick: Callable[[], None]) -> None:
+        """Writes into the empty `folder`, calls `tick` after each record."""
 
     def build(self, out: Path, progress: bool = True) -> None:
         """Writes the corpus to `out`, whole or not at all.
@@ -90,9 +89,9 @@ class Builder(Configured, ABC):
         with write_atomically(out) as folder:
             folder.mkdir()
             with progress_bar(type(self).__name__, None, progress) as advance:
-                shards = self.write(folder, lambda: advance(1))
+                self.write(folder, lambda: advance(1))
             counts = dict(sorted((+self.counts).items()))
-            manifest = Manifest(**identity, shards=tuple(shards), counts=counts)
+            manifest = Manifest(**identity, shards=(), counts=counts)
             (folder / MANIFEST).write_text(manifest.to_json())
             reusable(out, identity)  # another process may have written there meanwhile
 
@@ -119,12 +118,6 @@ def reusable(out: Path, identity: Mapping[str, Any]) -> bool:
         return False
     file = out / (PART if "part" in identity else MANIFEST)
     content = read_json(file, "a build") if file.is_file() else None
-    if isinstance(content, dict) and isinstance(content.get("arguments"), dict):
-        content["arguments"].pop("missing", None)  # of earlier builds; no file depends on it
-        # Options of earlier builds that had these values without being asked for.
-        for name, value in _RETIRED.items():
-            if content["arguments"].get(name) == value:
-                del content["arguments"][name]
     expected = json.loads(json.dumps(identity, default=str))
     if not isinstance(content, dict) or content != {**content, **expected}:
         raise UserError(
@@ -222,7 +215,7 @@ class ShardBuilder(Builder):
             build.finish(out, contents.shards)
 
     @override
-    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+    def write(self, folder: Path, tick: Callable[[], None]) -> None:
         """Writes the shards of this part; a subclass may write other files next to them."""
         chunks, build, workers, out = self._run
         known = {number: state.written for number, state in build.states.items()}
@@ -243,7 +236,6 @@ class ShardBuilder(Builder):
                 f"expected records from {type(self).__name__}, got none{first}: check the "
                 "annotation files and the folder of the images (--images)"
             )
-        return ()
 
     def checked_records(self) -> Iterator[Record]:
         """Yields the records after a check of each."""
@@ -280,6 +272,26 @@ def image_group(image: str, texts: Mapping[str, bool], true: Iterable[str] = (),
         truth=torch.tensor([list(texts.values())]),
         true_ids=(frozenset(true) | {text for text in listed if texts[text]},),
         exhaustive=exhaustive,
+    )
+
+
+def images_group(key: str, images: Iterable[str], texts: tuple[str, ...],
+                 true: Iterable[Collection[str]], pictures: tuple[Any, ...] | None = None
+                 ) -> Group:  # fmt: skip
+    """Returns the group of several images, from the texts that are true of each.
+
+    A text is its own id; `pictures` are the decoded images.
+    """
+    true_ids = tuple(map(frozenset, true))
+    truth = [list(map(known.__contains__, texts)) for known in true_ids]
+    return Group(
+        key=key,
+        image_ids=tuple(images),
+        text_ids=texts,
+        texts=texts,
+        truth=torch.tensor(truth),
+        true_ids=true_ids,
+        images=pictures,
     )
 
 

@@ -6,19 +6,17 @@ In: rows or objects. Out: csv text, or a JSON file.
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from vlmtune.storage.files import write_text
 
 
-def csv_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+def csv_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Returns the text of a csv file."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
     return text.getvalue()
 
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, Literal
 
-import torch
 from pydantic import PositiveInt
 from typing_extensions import override
 
 from data_builders.corpora.annotations import inside
 from data_builders.measured import Measured, measured_sources
-from data_builders.shard_builder import Record, ShardBuilder
+from data_builders.shard_builder import Record, ShardBuilder, images_group
 from vlmtune.storage.files import reading, regular
 from vlmtune.types import Group
 
@@ -168,12 +167,5 @@ def _negatives(scenes: Sequence[_Scene]) -> Callable[[_Scene], _Scene | None]:
 
 def _group(key: str, scenes: Sequence[_Scene]) -> Group:
     texts = tuple(dict.fromkeys(itertools.chain(*(scene.captions for scene in scenes))))
-    truth = [list(map(scene.captions.__contains__, texts)) for scene in scenes]
-    return Group(
-        key=key,
-        image_ids=tuple(scene.file for scene in scenes),
-        text_ids=texts,
-        texts=texts,
-        truth=torch.tensor(truth),
-        true_ids=tuple(frozenset(scene.captions) for scene in scenes),
-    )
+    files = [scene.file for scene in scenes]
+    return images_group(key, files, texts, [scene.captions for scene in scenes])

@@ -4,6 +4,7 @@ In: the folders. Out: images with captions of their class. Never: two images of 
 other's negatives, or an image of a split that is measured.
 """
 
+import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -66,7 +67,8 @@ class ClassFoldersBuilder(ShardBuilder):
 
     @override
     def checksums(self) -> dict[str, str]:
-        listing = [listed_image(file, self.path) for file in self._all()]
+        every = itertools.chain.from_iterable(self._files.values())
+        listing = [listed_image(file, self.path) for file in every]
         images = {"images": summed(listing)}
         return {**super().checksums(), **measured_checksums(self.measured), **images}
 
@@ -105,9 +107,6 @@ class ClassFoldersBuilder(ShardBuilder):
         for template in self.templates:
             texts[template.replace("{}", names[label])] = True
         return texts
-
-    def _all(self) -> list[Path]:
-        return [file for files in self._files.values() for file in files]
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:

@@ -15,7 +15,6 @@ from typing_extensions import override
 
 from data_builders.corpora.annotations import AnnotatedImage, AnnotatedObject, SceneReader
 from data_builders.corpora.cola_images import AnnotatedBuilder
-from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
 
 BENCHMARK = "COLA_singleobjects_benchmark.json"
@@ -51,7 +50,7 @@ class ColaBenchmarkBuilder(AnnotatedBuilder):
         self.attributes, self.queries = tuple(sorted(set(attributes))), queries
 
     @override
-    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+    def write(self, folder: Path, tick: Callable[[], None]) -> None:
         images, _ = self.kept()
         labels = [label for n in self.attributes for label in self._labels(images, n)]
         if not labels:
@@ -70,7 +69,6 @@ class ColaBenchmarkBuilder(AnnotatedBuilder):
         self.counts["images"] = len(data)
         content = {"labels": [[list(words), name] for words, name in labels], "data": data}
         (folder / BENCHMARK).write_text(json.dumps(content) + "\n")
-        return ()
 
     def _labels(self, images: Sequence[AnnotatedImage], number: int) -> list[Label]:
         """The most frequent compositions of a number of attributes."""

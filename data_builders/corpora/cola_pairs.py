@@ -4,6 +4,7 @@ In: scene annotations. Out: shards of 2 x 2 groups, and a benchmark file. Never:
 captions may both be true of one image.
 """
 
+import functools
 import itertools
 import json
 import random
@@ -22,7 +23,6 @@ from data_builders.corpora.cola_images import AnnotatedBuilder
 from data_builders.corpora.cola_queries import Excluded, ImageQueries
 from data_builders.corpora.queries import Pair, Query, Words
 from data_builders.shard_builder import Fraction, Record, ShardBuilder
-from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
 from vlmtune.types import Group
 
@@ -78,9 +78,10 @@ class ColaPairsBuilder(AnnotatedBuilder, ShardBuilder):
         self._kept: tuple[list[AnnotatedImage], Excluded] | None = None
 
     @override
-    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+    def write(self, folder: Path, tick: Callable[[], None]) -> None:
         self._kept = None
-        shards = super().write(folder, tick) if self.benchmark < 1 else ()
+        if self.benchmark < 1:
+            super().write(folder, tick)
         if self.benchmark > 0:
             rows: list[list[str]] = []
             for group, files in self._pairs(benchmark=True):
@@ -94,7 +95,6 @@ class ColaPairsBuilder(AnnotatedBuilder, ShardBuilder):
                     "`benchmark`, or pass more images"
                 )
             (folder / BENCHMARK).write_text(json.dumps(rows, indent=1) + "\n")
-        return shards
 
     @override
     def records(self) -> Iterator[Record]:
@@ -111,14 +111,11 @@ class ColaPairsBuilder(AnnotatedBuilder, ShardBuilder):
                 images.append(image)
         name = "benchmark" if benchmark else "training"
         rng = random.Random(f"{self.seed}:{name}")
-        queries: dict[int, ImageQueries] = {}
 
+        @functools.cache
         def of(k: int) -> ImageQueries:
-            if k not in queries:
-                related = self.form == "relation"
-                new = (images[k], excluded, Words(()), self.annotations, rng, related)
-                queries[k] = ImageQueries(*new)
-            return queries[k]
+            related = self.form == "relation"
+            return ImageQueries(images[k], excluded, Words(()), self.annotations, rng, related)
 
         matches = list(self._matches(images, rng, of))
         rng.shuffle(matches)  # they come by compound

@@ -17,7 +17,6 @@ from typing_extensions import TypedDict, override
 
 from data_builders.corpora.annotations import AnnotatedImage, SceneReader
 from data_builders.corpora.cola_images import AnnotatedBuilder
-from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
 from vlmtune.storage.files import check_shape, read_json
 
@@ -76,7 +75,7 @@ class ColaSplitBuilder(AnnotatedBuilder):
         return {**super().sources(), self.benchmark.name: self.benchmark}
 
     @override
-    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+    def write(self, folder: Path, tick: Callable[[], None]) -> None:
         images, _ = self.kept()
         names = {obj.name for image in images for obj in image.objects}
         labels = [_label(label, names) for label in _read_labels(self.benchmark)]
@@ -102,7 +101,6 @@ class ColaSplitBuilder(AnnotatedBuilder):
         self.counts["training images"] = len(images)
         self.counts["training images with an unseen query"] = len(removed)
         tick()
-        return ()
 
 
 def _read_labels(path: Path) -> list[Any]:

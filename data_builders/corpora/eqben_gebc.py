@@ -6,18 +6,16 @@ In: boundaries of videos, and videos. Out: pairs of frames with captions.
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Annotated, NotRequired
+from typing import NotRequired
 
-from pydantic import Field
 from typing_extensions import TypedDict, override
 
-from data_builders.corpora.videos.frame_pairs import Clip, FramePair, FramePairs
+from data_builders.corpora.videos.frame_pairs import Clip, FramePair, FramePairs, Seconds
 from data_builders.corpora.videos.frames import Moment
 from vlmtune.storage.files import read_json
 
 LAYOUT = "GEB+'s JSON `{video: [{timestamp, subject, status_before, status_after, ...}]}`"
 _ACTIONS = re.compile(r"\b(up|down|upward|downward|towards)\b", re.IGNORECASE)
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Boundary(TypedDict):

@@ -6,17 +6,15 @@ In: steps of recipes, and videos. Out: pairs of frames with captions.
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from typing_extensions import TypedDict, override
 
-from data_builders.corpora.videos.frame_pairs import Clip, FramePair, FramePairs
+from data_builders.corpora.videos.frame_pairs import Clip, FramePair, FramePairs, Seconds
 from data_builders.corpora.videos.frames import Moment
 from vlmtune.storage.files import read_json
 
 LAYOUT = "YouCook2's youcookii_annotations_trainval.json"
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Segment(TypedDict):

@@ -78,12 +78,8 @@ class KarpathyBuilder(ShardBuilder):
     def checksums(self) -> dict[str, str]:
         return {**super().checksums(), **measured_checksums(self.measured)}
 
-    def rows(self) -> list[Row]:
-        """Reads split, file and captions of each image."""
-        return parse_json(self.path, self.layout, self.parse)
-
     def parse(self, content: Any) -> list[Row]:
-        """Returns the rows of the content of the file."""
+        """Returns split, file and captions of each image of the file."""
         if "annotations" in content:
             raise UserError(
                 f"expected {self.layout} at {self.path}, got COCO's own: use `vlmtune build coco`"
@@ -99,7 +95,7 @@ class KarpathyBuilder(ShardBuilder):
 
     @override
     def records(self) -> Iterator[Record]:
-        rows = self.rows()
+        rows = parse_json(self.path, self.layout, self.parse)
         measured = MeasuredImages(self.measured, self.corpus, every_name=True)
         contents = ContentReader(measured, self.exists)
         splits = sorted({split for split, _, _ in rows if split is not None})

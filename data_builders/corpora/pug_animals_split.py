@@ -13,7 +13,6 @@ from typing_extensions import override
 
 from data_builders.shard_builder import Builder
 from data_builders.text_files import csv_table
-from vlmtune.data.schema import ShardInfo
 from vlmtune.data.tables import read_cells
 from vlmtune.errors import UserError
 from vlmtune.storage.files import reading, write_text
@@ -64,7 +63,7 @@ class PugAnimalsSplitBuilder(Builder):
         self.val, self.seed = val, seed
 
     @override
-    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+    def write(self, folder: Path, tick: Callable[[], None]) -> None:
         rows = self._read()
         column, rng = COLUMN[self.factor], random.Random(self.seed)
         kept = self._kept(sorted({row[column] for row in rows}), rng)
@@ -83,12 +82,11 @@ class PugAnimalsSplitBuilder(Builder):
                 split = "val"
             self.counts[f"images: {split}"] += 1
             image, caption = f"{animal}/{row['filename']}", f"a photo of a {words(animal)}"
-            out.append(dict(zip(COLUMNS, (image, caption, split, value), strict=True)))
+            out.append((image, caption, split, value))
             tick()
         self.counts["animals: complete"] = self.complete
         self.counts["values: kept"] = len(kept)
         write_text(folder / TABLE, csv_table(COLUMNS, out))
-        return ()
 
     def _read(self) -> list[dict[str, Any]]:
         rows = []

@@ -11,19 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import torch
 from pydantic import Field, PositiveInt
 from typing_extensions import override
 
 from data_builders.left_out import Line
 from data_builders.measured_images import ContentReader, MeasuredImages, measured_checksums
-from data_builders.shard_builder import Record, ShardBuilder, image_group
+from data_builders.shard_builder import Record, ShardBuilder, image_group, images_group
 from data_builders.shard_files import listed_image, summed
 from vlmtune.data.distinct_images import HELD_OUT, TRAIN, DistinctImages, training_splits
 from vlmtune.data.table_rows import Table, TableRow
 from vlmtune.data.tables import source_files
 from vlmtune.errors import UserError
-from vlmtune.types import Group
 
 
 class TableBuilder(ShardBuilder):
@@ -230,17 +228,10 @@ class TableBuilder(ShardBuilder):
         """Both images of a row with the captions of both."""
         pair = [images.images[digest] for digest in digests]
         texts = (*row.captions, *row.negatives)
-        truth = [list(map(image.true.__contains__, texts)) for image in pair]
         self.counts["captions"] += len(texts)
         self.counts["pairs of images"] += 1
-        group = Group(
-            key=_key(row, digests, keys),
-            image_ids=tuple(image.id for image in pair),
-            text_ids=texts,
-            texts=texts,
-            truth=torch.tensor(truth),
-            true_ids=tuple(frozenset(image.true) for image in pair),
-        )
+        key, ids = _key(row, digests, keys), [image.id for image in pair]
+        group = images_group(key, ids, texts, [image.true for image in pair])
         assert row.negative_image is not None
         return group, [row.image, row.negative_image]
 

@@ -6,7 +6,7 @@ In: scenes and a seed. Out: questions with programs and answers, the same for th
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from data_builders.worlds.programs.program import answer_word
 from data_builders.worlds.programs.scene_graph import SceneGraph, read_scenes, vocabulary
 from data_builders.worlds.programs.wording import Wording, read_vocabulary
 from vlmtune.config import find_path
-from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
 
 
@@ -77,7 +76,7 @@ class QuestionsBuilder(AskingBuilder):
         self.choose(path, per_image, seed, synonyms, vocabulary, max_words)
 
     @override
-    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+    def write(self, folder: Path, tick: Callable[[], None]) -> None:
         scenes, generator = self.generator()
         numbers = {family.name: number for number, family in enumerate(FAMILIES)}
         split = scenes[0].split
@@ -106,7 +105,6 @@ class QuestionsBuilder(AskingBuilder):
                 "use other scenes"
             )
         print(answer_table(generator.answers), file=sys.stderr)
-        return ()
 
 
 def answer_table(answers: Mapping[str, Counter[Any]]) -> str:

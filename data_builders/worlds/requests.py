@@ -5,7 +5,7 @@ In: scene requests. Out: images and scene graphs. Never: a shard.
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +28,6 @@ from data_builders.worlds.scenes.requests.rendering import (
 )
 from data_builders.worlds.scenes.scene import Rays, Side
 from data_builders.worlds.scenes.series import Canvas
-from vlmtune.data.schema import ShardInfo
 from vlmtune.storage.files import write_text
 
 
@@ -62,7 +61,7 @@ class RequestsBuilder(Builder):
         self.processes = processes
 
     @override
-    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+    def write(self, folder: Path, tick: Callable[[], None]) -> None:
         expanded = families(read_requests(self.path), self.limit)
         total = sum(family.images for family in expanded)
         side = self.canvas.size
@@ -81,4 +80,3 @@ class RequestsBuilder(Builder):
         write_json(folder / "scenes.json", content)
         write_text(folder / "complete.jsonl", "".join(lines))
         self.counts.update({"images": total, "requests": len(expanded)})
-        return ()

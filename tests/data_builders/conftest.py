@@ -87,6 +87,15 @@ def truths(group: Group) -> dict[str, bool]:
     return dict(zip(group.texts, group.truth[0].tolist(), strict=True))
 
 
+def scenes_of(world: Path, files: str) -> dict[str, dict[str, Any]]:
+    """CLEVR's scene of each image, by its file name, from the files with such names."""
+    return {
+        scene["image_filename"]: scene
+        for path in sorted((world / "clevr").glob(files))
+        for scene in load(path)["scenes"]
+    }
+
+
 def unseen_of(world: Path) -> set[tuple[str, str]]:
     """The compositions that training lacks."""
     return {(color, shape) for color, shape in load(world / "compositions.json")["unseen"]}
@@ -155,8 +164,6 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def graphs(suite: Path) -> dict[str, dict[str, dict[str, Any]]]:
     """CLEVR's scenes of the suite's images, by series and file name."""
     return {
-        path.stem.removeprefix("scenes_suite_"): {
-            scene["image_filename"]: scene for scene in load(path)["scenes"]
-        }
+        path.stem.removeprefix("scenes_suite_"): scenes_of(suite, path.name)
         for path in sorted((suite / "clevr").glob("scenes_suite_*.json"))
     }

@@ -10,10 +10,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from PIL import Image
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from typing_extensions import override
 
 from data_builders.corpora.videos.frames import (
@@ -24,12 +24,12 @@ from data_builders.corpora.videos.frames import (
     shows_face,
 )
 from data_builders.shard_builder import Builder
-from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
 
 TABLE = "pairs.csv"
 COLUMNS = ("image", "caption", "negative_image", "negative")
 _QUALITY = 95  # of JPEG
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class FramePairs(Builder):
         """Yields the pairs of each video; `counts` says what was left out."""
 
     @override
-    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+    def write(self, folder: Path, tick: Callable[[], None]) -> None:
         files = find_videos(self.videos)
         content: dict[str, Any] = {}
         rows: list[list[str]] = []
@@ -105,7 +105,6 @@ class FramePairs(Builder):
         (folder / f"{self.part}.json").write_text(json.dumps(content) + "\n", encoding="utf-8")
         with (folder / TABLE).open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([COLUMNS, *rows])
-        return ()
 
     def _frames(self, files: dict[str, Path], clip: Clip) -> dict[Moment, Image.Image]:
         """The frames that may be used."""

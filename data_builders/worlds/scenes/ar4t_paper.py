@@ -8,7 +8,7 @@ with several negatives each, and one of three unary relations states the place.
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
@@ -50,7 +50,6 @@ FLOOR_NAMES = {name: name for name in FLOORS} | {
 }
 
 
-@dataclass(frozen=True)
 class PaperPairs(AR4TPairs):
     """Scenes of two objects with their hard negatives, stated as in appendix B.5.
 
@@ -143,7 +142,6 @@ def _true_inverses(word: str, scene: Scene) -> list[str]:
     return [inverse for inverse in NEGATIVES[word] if standing or inverse not in CONTACT]
 
 
-@dataclass(frozen=True)
 class PaperSingles(AR4TSingles):
     """Scenes of one object at, in or inside a place; the three take turns without an attribute."""
 

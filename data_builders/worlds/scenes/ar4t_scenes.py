@@ -32,7 +32,6 @@ _POSITIONS = 20  # positions to try before another scene is sampled
 _UNARY = 0.3
 
 
-@dataclass(frozen=True)
 class AR4TPairs(PairSeries):
     """Scenes of two objects with their hard negatives.
 

@@ -135,7 +135,6 @@ class PoseCell(NamedTuple):
     value: int
 
 
-@dataclass(frozen=True)
 class PoseGrid(Grid):
     """PUG: ImageNet's grid: one object of each shape, while one factor changes at a time."""
 
@@ -191,7 +190,6 @@ class AnimalCell(NamedTuple):
     texture: str
 
 
-@dataclass(frozen=True)
 class AnimalGrid(Grid):
     """PUG: Animals' grid: one object of each shape in all worlds, sizes, textures and views."""
 

@@ -69,8 +69,9 @@ class HeldOut:
         structures = [*self._rows(scenes, {"counted": _counted}), *self._rows(triples, _STRUCTURES)]
         objects, abilities = [], []
         for image in images["held_out_objects"]:
-            objects.append({"image": image.file, "caption": with_article(described(image))})
-            abilities += abilities_of(image, self.world)
+            objects.append((image.file, with_article(described(image))))
+            for true, false, group in abilities_of(image, self.world):
+                abilities.append((image.file, true, json.dumps(false), group))
         tables = {
             "wordings": csv_table(COLUMNS, self._rows(scenes, FORMS)),
             "structures": csv_table(COLUMNS, structures),
@@ -83,14 +84,13 @@ class HeldOut:
 
     def _rows(
         self, images: Sequence[SceneImage], forms: Mapping[str, Form]
-    ) -> Iterator[dict[str, str]]:
+    ) -> Iterator[tuple[str, ...]]:
         """Yields at most one row of each form for each image: a true sentence and a false one."""
         for image, context in contexts(images, self.trained, self.seed, "wordings"):
             for group, write in forms.items():
                 sentences = write(context, self.trained)
                 if sentences is not None:
-                    values = (image.file, *sentences, group)
-                    yield dict(zip(COLUMNS, values, strict=True))
+                    yield image.file, *sentences, group
 
 
 def _both_ways(context: SceneContext, spec: WorldSpec, template: str) -> Sentences | None:
@@ -254,8 +254,8 @@ def described(image: SceneImage) -> str:
     return query(image.scene.objects[0], kinds)
 
 
-def abilities_of(image: SceneImage, spec: WorldSpec) -> list[dict[str, str]]:
-    """Rows about the size, the texture and the shape of an object, against all other values."""
+def abilities_of(image: SceneImage, spec: WorldSpec) -> Iterator[tuple[str, list[str], str]]:
+    """Yields a caption, all false ones and their group: size, texture or shape of an object."""
     obj = image.scene.objects[0]
     textures = [texture for texture in TEXTURES if texture != "plain"]
     questions = {
@@ -263,12 +263,7 @@ def abilities_of(image: SceneImage, spec: WorldSpec) -> list[dict[str, str]]:
         "texture": (f"a photo of a {{}} {obj.shape}", obj.texture, textures),
         "shape": ("an image of a {}", obj.shape, list(spec.shapes)),
     }
-    rows = []
     for group, (sentence, value, values) in questions.items():
-        if value not in values:
-            continue
-        false = [sentence.format(other) for other in values if other != value]
-        true = sentence.format(value)
-        row = {"image": image.file, "caption": true, "negative": json.dumps(false), "group": group}
-        rows.append(row)
-    return rows
+        if value in values:
+            false = [sentence.format(other) for other in values if other != value]
+            yield sentence.format(value), false, group

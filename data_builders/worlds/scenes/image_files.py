@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,18 +72,6 @@ Images = Mapping[str, Sequence[SceneImage]]
 """The images of each split, by its name."""
 
 
-@dataclass(frozen=True)
-class SceneChunk:
-    """Consecutive images of a split that are rendered together."""
-
-    split: str
-    series: Series
-    start: int
-    files: tuple[str, ...]
-    canvas: Canvas
-    folder: Path
-
-
 def pairs_of(images: Sequence[SceneImage]) -> Iterator[tuple[int, Sequence[SceneImage]]]:
     """Yields the two images of each item of a series of pairs, numbered."""
     return enumerate(images[k : k + 2] for k in range(0, len(images), 2))
@@ -101,8 +90,8 @@ def numbered(split: str, count: int) -> tuple[str, ...]:
 
 def _chunks(
     splits: Mapping[str, Split], canvas: Canvas, folder: Path, most: int
-) -> Iterator[SceneChunk]:
-    """Cuts all splits into chunks of whole items and at most `most` images."""
+) -> Iterator[tuple[Any, ...]]:
+    """Yields what `_render_chunk` is called with: whole items of a split, at most `most` images."""
     most = min(most, _RAYS_PER_CHUNK // (canvas.size * canvas.samples) ** 2)
     for name, split in splits.items():
         # A pair or a video is sampled as a whole, so no chunk ends inside one.
@@ -110,25 +99,27 @@ def _chunks(
         size = items * split.series.scenes
         for k in range(0, len(split.files), size):
             files = split.files[k : k + size]
-            yield SceneChunk(name, split.series, k, files, canvas, folder)
+            yield name, split.series, k, files, canvas, folder
 
 
-def _render_chunk(chunk: SceneChunk) -> tuple[str, list[SceneImage]]:
+def _render_chunk(
+    split: str, series: Series, start: int, files: Sequence[str], canvas: Canvas, folder: Path
+) -> tuple[str, list[SceneImage]]:
+    """Renders consecutive images of a split."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # fastest for tensors this small
     try:
-        scenes, rendered = chunk.series.render(chunk.start, len(chunk.files), chunk.canvas)
+        scenes, rendered = series.render(start, len(files), canvas)
     finally:
         torch.set_num_threads(threads)
     pixels = rendered.images.cpu().numpy()
-    for parent in {(chunk.folder / file).parent for file in chunk.files}:
+    for parent in {(folder / file).parent for file in files}:
         parent.mkdir(parents=True, exist_ok=True)
     images: list[SceneImage] = []
-    for k, (scene, file) in enumerate(zip(scenes, chunk.files, strict=True)):
-        _save(pixels[k], chunk.folder / file)
-        index, size = chunk.start + k, chunk.canvas.size
-        images.append(SceneImage.of(file, index, scene, size, rendered, k))
-    return chunk.split, images
+    for k, (scene, file) in enumerate(zip(scenes, files, strict=True)):
+        _save(pixels[k], folder / file)
+        images.append(SceneImage.of(file, start + k, scene, canvas.size, rendered, k))
+    return split, images
 
 
 def _save(pixels: UInt8[np.ndarray, "size size 3"], path: Path) -> None:
@@ -174,8 +165,7 @@ def render_files(
     number `most` of images that are rendered together.
     """
     check_device(canvas.device)
-    work = _chunks(splits, canvas, folder, most)
-    calls = ((chunk,) for chunk in work)
+    calls = _chunks(splits, canvas, folder, most)
     workers = processes or _useful_processes(splits, canvas)
     images: dict[str, list[SceneImage]] = {
         name: [] for name, split in splits.items() if split.files

@@ -25,7 +25,6 @@ _REACH = 3.0  # maximum distance along an axis, in world units, of a moved objec
 _POSITIONS = 20  # positions to try before another scene is sampled
 
 
-@dataclass(frozen=True)
 class PairSeries(Series):
     """Scenes 2i and 2i + 1 are item i; its captions are about objects 0 and 1 of both."""
 
@@ -64,7 +63,6 @@ class ColaPairs(PairSeries):
         return scene, sample_twin(scene, "color", rng)
 
 
-@dataclass(frozen=True)
 class ExchangedPairs(PairSeries):
     """Two objects on the floor; even items exchange their positions, odd items an attribute."""
 
@@ -90,7 +88,6 @@ class ExchangedPairs(PairSeries):
         return kinds[(index // 2) % len(kinds)] if index % 2 else None
 
 
-@dataclass(frozen=True)
 class MovedPairs(PairSeries):
     """Object 0 is on the other side of object 1 (EqBen, Kubric location)."""
 
@@ -108,7 +105,6 @@ class MovedPairs(PairSeries):
         return scene, twin
 
 
-@dataclass(frozen=True)
 class CountedPairs(PairSeries):
     """One scene lacks the last object of the other; which one is random (EqBen, Kubric count)."""
 
@@ -128,7 +124,6 @@ class CountedPairs(PairSeries):
         return larger.objects[-1].shape if index % 2 else None
 
 
-@dataclass(frozen=True)
 class ChangedPairs(PairSeries):
     """Object 0 has another colour, material, size or texture (EqBen, Kubric attribute)."""
 
@@ -165,7 +160,6 @@ ENGINE: Mapping[str, type[PairSeries]] = {
 }
 
 
-@dataclass(frozen=True)
 class ActedPairs(PairSeries):
     """Object 0 has moved so that two relations to object 1 change (EqBen, Action Genome)."""
 
@@ -192,7 +186,6 @@ class ActedPairs(PairSeries):
         return None
 
 
-@dataclass(frozen=True)
 class StepPairs(PairSeries):
     """An object of another shape and colour has replaced object 0 (EqBen, YouCook2)."""
 
@@ -213,7 +206,6 @@ class StepPairs(PairSeries):
         return scene, _next_frame(twin)
 
 
-@dataclass(frozen=True)
 class EditedPairs(PairSeries):
     """Object 0 has another shape or colour, or the floor is another one (EqBen, SD edits)."""
 

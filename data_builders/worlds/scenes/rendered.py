@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-import torch
 from PIL import Image
 from typing_extensions import override
 
-from data_builders.shard_builder import Fraction
+from data_builders.shard_builder import Fraction, images_group
 from data_builders.worlds.scenes.ar4t_paper import pairs_of_form
 from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs
 from data_builders.worlds.scenes.captions import sentences
@@ -115,7 +114,9 @@ class RenderedScenes(RenderedSet):
             rows = slice(k * length, (k + 1) * length)
             captions = self._captions(tuple(scenes[rows]), first + k)
             name = f"{self.kind}_{self.seed}_{epoch}_{start + k}"
-            groups.append(_group(name, captions, images[rows]))
+            ids = [f"{name}_{n}" for n in range(length)]
+            texts = tuple(dict.fromkeys(itertools.chain(*captions)))
+            groups.append(images_group(name, ids, texts, captions, tuple(images[rows])))
         return groups
 
     def _captions(self, scenes: tuple[Scene, ...], index: int) -> list[tuple[str, ...]]:
@@ -132,19 +133,3 @@ class RenderedScenes(RenderedSet):
             return [(eqben.caption(scene, pair, series, index),) for scene in scenes]
         rng = random.Random(f"{self.seed}:sentences:{index}")
         return [tuple(sentences(scenes[0], rng))]
-
-
-def _group(name: str, captions: Sequence[tuple[str, ...]], images: Sequence[Image.Image]) -> Group:
-    texts = tuple(dict.fromkeys(itertools.chain(*captions)))
-    truth = torch.zeros(len(captions), len(texts), dtype=torch.bool)
-    for row, stated in enumerate(captions):
-        truth[row] = torch.tensor([text in stated for text in texts])
-    return Group(
-        key=name,
-        image_ids=tuple(f"{name}_{k}" for k in range(len(images))),
-        text_ids=texts,
-        texts=texts,
-        truth=truth,
-        true_ids=tuple(map(frozenset, captions)),
-        images=tuple(images),
-    )

@@ -322,11 +322,8 @@ def relations(scene: Scene) -> dict[str, list[list[int]]]:
                     table[name][i].append(j)
             if b.on == i:
                 table["on"][i].append(j)
+                table["under"][j].append(i)
             if b.on == i or b.floats_over(a):
                 table["above"][i].append(j)
-            # The same with the roles of a and b exchanged.
-            if a.on == j:
-                table["under"][i].append(j)
-            if a.on == j or a.floats_over(b):
-                table["below"][i].append(j)
+                table["below"][j].append(i)
     return table

@@ -102,7 +102,6 @@ def _renderable(scene: Scene) -> Scene:
     return replace(scene, objects=(hidden,))
 
 
-@dataclass(frozen=True)
 class SceneSeries(Series):
     """Independent scenes of one spec."""
 

@@ -4,7 +4,7 @@ In: a spec and a seed. Out: a series of sets.
 """
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from typing_extensions import override
@@ -18,7 +18,6 @@ _MIDDLE = 0.3  # the middle between the objects is so near to that of the view, 
 _APART = (1.7, 2.1)  # distance of the objects
 
 
-@dataclass(frozen=True)
 class PlacedSets(Series):
     """Object 0 left, right, in front and behind of object 1, and nothing else (What'sUp, part B).
 

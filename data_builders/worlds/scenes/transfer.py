@@ -61,7 +61,6 @@ from data_builders.worlds.scenes.transfer_scenes import (
     RelatedPairs,
     TurnedScenes,
 )
-from vlmtune.data.schema import ShardInfo
 from vlmtune.storage.files import write_text
 
 _DESCRIPTIONS = 10  # descriptions of single objects to choose from
@@ -134,7 +133,7 @@ class TransferBuilder(Builder):
         self.trained = replace(self.world, colors=colors, shapes=shapes, forbidden=self.unseen)
 
     @override
-    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+    def write(self, folder: Path, tick: Callable[[], None]) -> None:
         parts = self._parts()
         splits = {}
         for name, part in parts.items():
@@ -146,12 +145,10 @@ class TransferBuilder(Builder):
             for row in part.rows(images[name]):
                 # One false caption stands as it is, several as a list.
                 false = row.negatives[0] if len(row.negatives) == 1 else json.dumps(row.negatives)
-                values = (row.image.file, row.caption, false, row.group)
-                rows.append(dict(zip(COLUMNS, values, strict=True)))
+                rows.append((row.image.file, row.caption, false, row.group))
                 self.counts[row.group.partition("/")[0]] += 1
         write_text(folder / "transfer.csv", csv_table(COLUMNS, rows))
         self.counts["images"] = sum(map(len, images.values()))
-        return ()
 
     def _parts(self) -> dict[str, TransferPart]:
         """All parts by the name of their folder of images."""
@@ -169,10 +166,19 @@ class TransferBuilder(Builder):
     def _stated(
         self, series: Series, dimension: str, forms: Mapping[str, Form], spec: WorldSpec
     ) -> TransferPart:
-        """Scenes about which each form writes a sentence; not each form fits each scene."""
-        rows = partial(
-            _stated, dimension=dimension, forms=forms, spec=spec, seed=self.seed, most=self.items
-        )
+        """Scenes about which each form writes sentences; not each form fits each scene."""
+
+        def rows(images: Images) -> Iterator[TransferRow]:
+            for name, write in forms.items():
+                written = 0
+                # A form that is added changes no sentence of another one.
+                for image, context in contexts(images, spec, self.seed, name):
+                    sentences = write(context, spec)
+                    if sentences is not None and written < self.items:
+                        written += 1
+                        true, false = sentences
+                        yield TransferRow(image, true, [false], f"{dimension}/{name}")
+
         return TransferPart(series, rows, 2 * self.items)
 
     def _sentences(self) -> dict[str, TransferPart]:
@@ -255,21 +261,6 @@ class TransferBuilder(Builder):
         return TransferPart(series, partial(_single, spec=alone, seed=self.seed), self.items)
 
 
-def _stated(
-    images: Images, dimension: str, forms: Mapping[str, Form], spec: WorldSpec, seed: int, most: int
-) -> Iterator[TransferRow]:
-    """At most `most` sentences of each form about scenes of a spec, one form after the other."""
-    for name, write in forms.items():
-        written = 0
-        # A form that is added changes no sentence of another one.
-        for image, context in contexts(images, spec, seed, name):
-            sentences = write(context, spec)
-            if sentences is not None and written < most:
-                written += 1
-                true, false = sentences
-                yield TransferRow(image, true, [false], f"{dimension}/{name}")
-
-
 def _recombined(images: Images, series: RelatedPairs, dimension: str) -> Iterator[TransferRow]:
     """Each image of a pair with the captions of both; hard shapes are reported apart."""
     for index, pair in pairs_of(images):
@@ -306,9 +297,8 @@ def _single(images: Images, spec: WorldSpec, seed: int) -> Iterator[TransferRow]
     texts = [with_article(described(image)) for image in images]
     known = sorted(set(texts))
     for image, text in zip(images, texts, strict=True):
-        for row in abilities_of(image, spec):
-            false = json.loads(row["negative"])
-            yield TransferRow(image, row["caption"], false, f"retained/{row['group']}")
+        for true, false, group in abilities_of(image, spec):
+            yield TransferRow(image, true, false, f"retained/{group}")
         rng = random.Random(f"{seed}:single:{image.file}")
         others = [other for other in known if other != text]
         false = rng.sample(others, min(_DESCRIPTIONS - 1, len(others)))

@@ -21,7 +21,6 @@ _HIDDEN = 0.2  # least fraction of an object that another one hides
 _LIGHTS = (110.0, 250.0)  # degrees from the camera; training has up to 75 to either side
 
 
-@dataclass(frozen=True)
 class RelatedPairs(ColaPairs):
     """Cola's items, of which half have their two objects in one clear relation in both images."""
 
@@ -39,7 +38,6 @@ class RelatedPairs(ColaPairs):
         return None if differs else pair
 
 
-@dataclass(frozen=True)
 class HiddenScenes(SceneSeries):
     """Scenes in which an object hides a part of another one."""
 
@@ -63,7 +61,6 @@ class EqualScenes(Series):
         return (scene,) if len(values) == 1 else None
 
 
-@dataclass(frozen=True)
 class LitScenes(Series):
     """Scenes with a light from behind."""
 
@@ -73,7 +70,6 @@ class LitScenes(Series):
         return (replace(scene, light_azimuth=CAMERA_AZIMUTH + rng.uniform(*_LIGHTS)),)
 
 
-@dataclass(frozen=True)
 class TurnedScenes(Series):
     """Scenes from other cameras: turned by up to 60 degrees, higher, lower, farther away."""
 

@@ -5,7 +5,7 @@ In: a spec and a seed. Out: a series of videos.
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from typing_extensions import override
@@ -21,7 +21,6 @@ FRAMES = 8
 FPS = 2.0
 
 
-@dataclass(frozen=True)
 class Videos(Series):
     """Item i is a video of `FRAMES` frames; at one of them object 0 changes colour.
 

@@ -47,7 +47,6 @@ from data_builders.worlds.scenes.scene import (
     Texture,
 )
 from data_builders.worlds.scenes.series import Canvas, SceneSeries, Series
-from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
 from vlmtune.storage.files import write_text
 
@@ -171,7 +170,7 @@ class ScenesBuilder(Builder):
         self.grammar, self.graded = grammar, graded
 
     @override
-    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+    def write(self, folder: Path, tick: Callable[[], None]) -> None:
         suites: list[Suite | HeldOut] = []
         if self.benchmarks:
             untrained = self.unseen | self.unread
@@ -194,7 +193,6 @@ class ScenesBuilder(Builder):
         sides = {"unseen": untrained, "seen": sorted(map(list, self.training.compositions()))}
         write_json(folder / "compositions.json", sides)
         self.counts.update({f"images: {split}": len(rows) for split, rows in images.items()})
-        return ()
 
     def _splits(self) -> dict[str, Split]:
         """All series to render except the suites, and their files, by the split's name."""

@@ -6,8 +6,6 @@ import re
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from data_builders.corpora.cola import ColaBuilder
 from data_builders.corpora.gqa import GQAGraphs
 from tests.data_builders.conftest import dump, groups, truths
@@ -88,34 +86,6 @@ def test_the_form_of_the_paper(tmp_path):
     pairs = {text for text in group.true_ids[0] if len(text.split()) > 3}
     assert {"white plate on top of wooden table", "blue car to the right of red car"} <= pairs
     assert "red car near square white plate" not in pairs
-
-
-@pytest.mark.parametrize(
-    ("relation", "false"),
-    [("to the left of", True), ("on", True), ("next to", False), ("looking at", False)],
-)
-def test_a_twin_that_may_be_true_is_no_negative(tmp_path, relation, false):
-    """Both cars are there, so the relation alone makes the twin false or not."""
-    reader = gqa(
-        tmp_path, {"1": {"r": "red car", "b": "blue car"}}, {"1": [("r", relation, "b")]}, multi=2
-    )
-    (texts,) = texts_of(ColaBuilder(reader, form="relation", reversals=True, **EVERY)).values()
-    assert texts[f"red car {relation} blue car"]
-    assert (f"blue car {relation} red car" in texts) == false
-
-
-def test_a_twin_under_another_pair_of_objects(tmp_path):
-    """The twin is true of other objects, or not known to be false of them."""
-    objects = {"a": "red cup", "b": "blue box", "c": "blue cup", "d": "red box"}
-    everything: dict[str, Any] = {"form": "relation", **EVERY}
-    for relations in ([("a", "on", "b"), ("c", "on", "d")], [("a", "on", "b")]):
-        reader = gqa(tmp_path, {"1": objects}, {"1": relations}, multi=2)
-        (texts,) = texts_of(ColaBuilder(reader, **everything)).values()
-        assert "blue cup on red box" not in [text for text, yes in texts.items() if not yes]
-    # The other way round it is false.
-    reader = gqa(tmp_path, {"1": objects}, {"1": [("a", "on", "b"), ("d", "on", "c")]}, multi=2)
-    (texts,) = texts_of(ColaBuilder(reader, **everything)).values()
-    assert texts["blue cup on red box"] is False
 
 
 def test_two_queries_may_read_alike(tmp_path):

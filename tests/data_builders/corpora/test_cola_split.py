@@ -155,24 +155,6 @@ def test_the_builder_takes_what_the_split_writes(tmp_path):
     assert "blue plate" not in parts
 
 
-def test_half_of_a_composition_may_be_stated_with_others(tmp_path):
-    """`[["a", "b"], o]` forbids a and b together; `["a", o]` forbids a, with whatever else."""
-    reader = gqa(tmp_path, IMAGES)
-    everything = {"single": 9, "misbound": 9, "half_wrong": 0, "multi": 0, "subsets": True}
-    expected = {
-        (("square", "white"), "plate"): {"square plate", "white plate", "old square plate"},
-        "square": {"white plate"},
-    }
-    for words, stays in expected.items():
-        composition = [words, "plate"] if isinstance(words, str) else words
-        path = dump(tmp_path / "exclude.json", {"unseen": [composition]})
-        made = groups(ColaBuilder(reader, exclude=path, **everything))
-        texts = {text for group in made for text in (*group.texts, *group.true_ids[0])}
-        assert stays <= texts
-        assert "square white plate" not in texts
-        assert ("square plate" in texts) == (words != "square")
-
-
 def test_wrong_arguments(tmp_path):
     reader, path = gqa(tmp_path, IMAGES), benchmark(tmp_path, LABELS)
     with refused("expected at most 6 unseen queries, as many as"):

@@ -3,23 +3,12 @@ from collections import Counter
 from pathlib import Path
 
 from data_builders.corpora.annotations import AnnotatedImage, AnnotatedObject
-from data_builders.corpora.queries import Pair, Query, Words, holds
+from data_builders.corpora.queries import Query, Words
 
 
 def obj(material: str, color: str, name: str) -> AnnotatedObject:
     stated = (color, material)
     return AnnotatedObject(name, frozenset(stated), stated, (color,), (stated,))
-
-
-def test_pairs_need_two_objects():
-    objects = [obj("metal", "red", "cube"), obj("rubber", "blue", "cone")]
-    red, metal = Query(("red",), "cube"), Query(("metal",), "cube")
-    assert holds(red, objects)
-    assert holds(metal, objects)
-    assert not holds(Pair(red, metal), objects)
-    assert holds(Pair(red, metal), [*objects, obj("metal", "green", "cube")])
-    assert holds(Pair(Query(("blue",), "cone"), red), objects)
-    assert not holds(Pair(Query(("red",), "cone"), Query(("blue",), "cube")), objects)
 
 
 def test_words_replace_their_kind_as_often_as_they_occur():

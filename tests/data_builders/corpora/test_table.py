@@ -223,7 +223,7 @@ def test_a_builder_states_the_files_among_its_arguments(tmp_path, monkeypatch):
             self.path = path
 
         def write(self, folder, tick):
-            return ()
+            pass
 
     class Plain(Reader):
         def __init__(self, path: str, more: list, reader: Reader, folder: str, n: int = 3) -> None:

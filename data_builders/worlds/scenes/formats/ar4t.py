@@ -4,7 +4,6 @@ In: rendered scenes. Out: the text of the csv.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from data_builders.text_files import csv_table
 from data_builders.worlds.scenes.ar4t_captions import SceneCaptions
@@ -21,7 +20,7 @@ COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 
 
-def _row(image: SceneImage, negative: SceneImage | None, captions: SceneCaptions) -> dict[str, Any]:
+def _row(image: SceneImage, negative: SceneImage | None, captions: SceneCaptions) -> list[str]:
     scene = image.scene
     row = {"Relation": captions.relation, "Camera_roll": "0", "Camera_pitch": f"{-CAMERA_PITCH:g}",
            "Camera_yaw": f"{CAMERA_AZIMUTH:g}", "caption": captions.caption,
@@ -39,7 +38,7 @@ def _row(image: SceneImage, negative: SceneImage | None, captions: SceneCaptions
             f"Actor{k}Texture": obj.texture,
             f"Actor{k}Attribute": getattr(obj, stated[k]) if k in stated else "",
         }
-    return row
+    return [row.get(column, "") for column in COLUMNS]
 
 
 def table(

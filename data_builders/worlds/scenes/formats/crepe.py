@@ -25,7 +25,7 @@ PRODUCTIVITY = ("image_id", "caption", "n", "n_objects", "n_relations", "n_attri
 SYSTEMATICITY = ("region_id", "caption", *BOX, "image_id", "valid_hard_negs_atom",
                  "valid_hard_negs_comp", "valid_hard_negs_combined")  # fmt: skip
 _HARD_NEGATIVES = 5  # a row
-Row = dict[str, Any]
+Row = tuple[Any, ...]  # in the order of the columns
 
 
 def image_id(image: SceneImage) -> int:
@@ -69,13 +69,12 @@ def _productivity_row(
     negatives = list(dict.fromkeys(false))
     if len(negatives) < _HARD_NEGATIVES:
         return None
-    return {
-        "image_id": image_id(image), "caption": str(caption), "n": atoms,
-        "n_objects": len(caption.nouns), "n_relations": len(caption.edges),
-        "n_attributes": sum(len(noun.attributes) for noun in caption.nouns),
-        "n_connected_components": _components(caption),
-        "hard_negs": repr(context.rng.sample(negatives, _HARD_NEGATIVES)), **_whole(image),
-    }  # fmt: skip
+    attributes = sum(len(noun.attributes) for noun in caption.nouns)
+    hard = repr(context.rng.sample(negatives, _HARD_NEGATIVES))
+    return (
+        image_id(image), str(caption), atoms, len(caption.nouns), len(caption.edges), attributes,
+        _components(caption), hard, *_whole(image),
+    )  # fmt: skip
 
 
 def _components(caption: Caption) -> int:
@@ -122,12 +121,8 @@ def systematicity(
 
     rows: list[Row] = []
     for image, (caption, atom, comp) in scenes.rows("crepe systematicity", write):
-        row = {"region_id": len(rows), "caption": caption, **_whole(image)}
-        row["image_id"] = image_id(image)
-        row["valid_hard_negs_atom"] = repr(atom)
-        row["valid_hard_negs_comp"] = repr(comp)
-        row["valid_hard_negs_combined"] = repr([*atom, *comp])
-        rows.append(row)
+        negatives = repr(atom), repr(comp), repr([*atom, *comp])
+        rows.append((len(rows), caption, *_whole(image), image_id(image), *negatives))
     return rows
 
 
@@ -135,5 +130,5 @@ def _absent(scene: Scene, nouns: Sequence[Noun]) -> list[Noun]:
     return [noun for noun in nouns if noun.absent_from(scene)]
 
 
-def _whole(image: SceneImage) -> Row:
-    return dict(zip(BOX, (0, 0, image.size, image.size), strict=True))
+def _whole(image: SceneImage) -> tuple[int, int, int, int]:
+    return 0, 0, image.size, image.size

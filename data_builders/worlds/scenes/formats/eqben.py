@@ -44,8 +44,7 @@ def training_table(parts: Iterable[tuple[Sequence[SceneImage], PairSeries]]) -> 
     for images, series in parts:
         pairs = (pair for _, pair in pairs_of(images))
         for (first, second), item in zip(pairs, items(images, series), strict=True):
-            cells = first.file, item["caption0"], item["caption1"], second.file
-            rows.append(dict(zip(TRAINING, cells, strict=True)))
+            rows.append((first.file, item["caption0"], item["caption1"], second.file))
     return csv_table(TRAINING, rows)
 
 

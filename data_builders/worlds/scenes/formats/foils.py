@@ -45,7 +45,7 @@ def table(
         sides = [_sides(context)] if count else []
         several = dict.fromkeys(_sentences(context, spec) for _ in range(long))
         for true, false in filter(None, (*short, *sides, *several)):
-            rows.append({"image": image.file, "caption": true, "negative": false})
+            rows.append((image.file, true, false))
     return csv_table(COLUMNS, rows)
 
 
@@ -69,7 +69,6 @@ def _shown(context: SceneContext) -> Noun:
 
 def _count(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "there are three objects", "there are zero cubes", against another number."""
-    del spec
     shape = context.rng.choice((None, _shown(context).shape, context.rng.choice(context.shapes)))
     number = object_count(context.scene, shape)
     if number >= _LARGEST:

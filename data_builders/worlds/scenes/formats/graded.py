@@ -42,8 +42,7 @@ def table(images: Scenes, spec: WorldSpec, seed: int, count: int) -> str:
             if graded is not None and len(written) < count:
                 written.setdefault(str(graded[0]), graded)
         for statements in written.values():
-            captions = map(str, statements)
-            rows.append(dict(zip(COLUMNS, (image.file, *captions), strict=True)))
+            rows.append((image.file, *map(str, statements)))
     return csv_table(COLUMNS, rows)
 
 

@@ -8,9 +8,7 @@ scene decides between them. `held_out.wordings.csv` has forms that no sentence h
 `vlmtune build table` reads the table.
 """
 
-import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import permutations
 
 from data_builders.phrases import INVERSE, PHRASES, with_article
@@ -106,26 +104,20 @@ _PHRASE_FRAMES = (*_FRAMES, "a photo of {}", "a picture of {}", "this is a pictu
 _ARTICLES = ("a", "a", "the", "the", "this", "")
 
 
-@dataclass(frozen=True)
-class Speech:
-    """The articles of the objects in a sentence and in its counterpart."""
+def _articles(context: SceneContext) -> list[str]:
+    """Samples the articles of up to three objects, in a sentence and in its counterpart."""
+    return context.rng.choices(_ARTICLES, k=3)
 
-    articles: tuple[str, ...]
 
-    @classmethod
-    def sampled(cls, rng: random.Random) -> "Speech":
-        """Samples the articles of up to three objects."""
-        return cls(tuple(rng.choices(_ARTICLES, k=3)))
-
-    def objects(self, *nouns: Noun) -> dict[str, str]:
-        """The fields of a sentence about these objects."""
-        fields = {}
-        for name, noun, article in zip("abc", nouns, self.articles, strict=False):
-            phrase = f"{article} {noun}".strip()
-            if article == "a":
-                phrase = with_article(noun)
-            fields |= {name: phrase, f"the_{name}": f"the {noun}"}
-        return fields
+def _objects(articles: Sequence[str], *nouns: Noun) -> dict[str, str]:
+    """The fields of a sentence about these objects."""
+    fields = {}
+    for name, noun, article in zip("abc", nouns, articles, strict=False):
+        phrase = f"{article} {noun}".strip()
+        if article == "a":
+            phrase = with_article(noun)
+        fields |= {name: phrase, f"the_{name}": f"the {noun}"}
+    return fields
 
 
 def table(images: Sequence[SceneImage], spec: WorldSpec, seed: int, count: int) -> str:
@@ -142,7 +134,7 @@ def table(images: Sequence[SceneImage], spec: WorldSpec, seed: int, count: int) 
             if sentences is not None and len(written) < count and _fits(sentences):
                 written[sentences] = None
         for true, false in written:
-            rows.append({"image": image.file, "caption": true, "negative": false})
+            rows.append((image.file, true, false))
     return csv_table(COLUMNS, rows)
 
 
@@ -173,12 +165,12 @@ def _relation(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     first, name, second = edge
     holds = _brief(context, first), name, _brief(context, second)
     fails = _broken(context, spec, holds)
-    speech = Speech.sampled(context.rng)
+    articles = _articles(context)
     denied = context.rng.random() < 0.4
     others = _DENIED if denied else _AFFIRMED
     template = context.rng.choice(_RELATED + others)
-    true = _related(template, speech, holds, denied)
-    false = _related(template, speech, fails, denied)
+    true = _related(template, articles, holds, denied)
+    false = _related(template, articles, fails, denied)
     if denied:
         true, false = false, true
     return _framed(context, true, false)
@@ -203,12 +195,12 @@ def _broken(context: SceneContext, spec: WorldSpec, relation: Relation) -> Relat
     return first, INVERSE[name], second
 
 
-def _related(template: str, speech: Speech, relation: Relation, denied: bool) -> str:
+def _related(template: str, articles: Sequence[str], relation: Relation, denied: bool) -> str:
     first, name, second = relation
     phrase = PHRASES[name]
     no = "not " if denied else ""
     return template.format(
-        **speech.objects(first, second),
+        **_objects(articles, first, second),
         noun=first,
         no=no,
         phrase=phrase,
@@ -220,11 +212,11 @@ def _related(template: str, speech: Speech, relation: Relation, denied: bool) ->
 def _two_relations(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Two relations of one object to two others, against one or both of them inverted."""
     nouns = [Noun.of(obj) for obj in context.scene.objects]
-    speech = Speech.sampled(context.rng)
+    articles = _articles(context)
     template = context.rng.choice(_RELATED_TWICE)
     for (i, first, j), (_, second, m) in context.two_relations():
         named = [_brief(context, nouns[number]) for number in (i, j, m)]
-        objects = speech.objects(*named)
+        objects = _objects(articles, *named)
         true = first, second
         inverted = INVERSE[first], INVERSE[second]
         one_inverted = (inverted[0], second), (first, inverted[1])
@@ -246,11 +238,11 @@ def _related_twice(template: str, objects: Mapping[str, str], names: tuple[str, 
 
 def _colours(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Two objects with their colours, against the colours exchanged."""
-    speech = Speech.sampled(context.rng)
+    articles = _articles(context)
     template = context.rng.choice(_COLOURED)
 
     def write(first: Noun, second: Noun) -> str:
-        return template.format(**speech.objects(first, second), **colour_fields(first, second))
+        return template.format(**_objects(articles, first, second), **colour_fields(first, second))
 
     sentences = context.exchanged_colours(spec, write)
     return None if sentences is None else _framed(context, *sentences)
@@ -289,14 +281,14 @@ def _three(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     colors = [obj.color for obj in objects]
     if len({obj.shape for obj in objects}) < 3 or len(set(colors)) < 3:
         return None
-    speech = Speech.sampled(context.rng)
+    articles = _articles(context)
     template = context.rng.choice(_THREE)
     # The first permutation is the true one.
     for order in context.shuffled(list(permutations(colors))[1:]):
         false = [n.replaced("color", color) for n, color in zip(nouns, order, strict=True)]
         if allowed(spec, *false) and exists(context.scene, *false) is False:
-            true = template.format(**speech.objects(*nouns))
-            return true, template.format(**speech.objects(*false))
+            true = template.format(**_objects(articles, *nouns))
+            return true, template.format(**_objects(articles, *false))
     return None
 
 

@@ -12,8 +12,8 @@ from data_builders.worlds.scenes.formats.context import SceneContext, SuiteScene
 from data_builders.worlds.scenes.statements import Noun
 
 TEMPLATES = ("positive", "negative", "hybrid")
-CAPTIONS = ("caption_0", "caption_1", "caption_2", "caption_3")
-COLUMNS = ("image_path", *CAPTIONS, "correct_answer", "correct_answer_template")
+COLUMNS = ("image_path", "caption_0", "caption_1", "caption_2", "caption_3", "correct_answer",
+           "correct_answer_template")  # fmt: skip
 
 
 def multiple_choice(scenes: SuiteScenes) -> str:
@@ -24,9 +24,7 @@ def multiple_choice(scenes: SuiteScenes) -> str:
         true = _captions(shown, missing)[template]
         false = _captions(missing, shown).values()
         captions = scenes.context(image, "negbench order").shuffled([true, *false])
-        row = {"image_path": f"images/{image.file}", "correct_answer": captions.index(true)}
-        row |= zip(CAPTIONS, captions, strict=True)
-        rows.append(row | {"correct_answer_template": template})
+        rows.append((f"images/{image.file}", *captions, captions.index(true), template))
     return csv_table(COLUMNS, rows)
 
 

@@ -22,7 +22,7 @@ def spar(images: Sequence[SceneImage], cells: Sequence[SparCell]) -> str:
          c.side, c.side2, c.texture, c.texture2)
         for image, c in zip(images, cells, strict=True)
     )  # fmt: skip
-    return csv_table(SPAR, (dict(zip(SPAR, row, strict=True)) for row in rows))
+    return csv_table(SPAR, rows)
 
 
 def animals(images: Sequence[SceneImage], cells: Sequence[AnimalCell]) -> str:
@@ -31,7 +31,7 @@ def animals(images: Sequence[SceneImage], cells: Sequence[AnimalCell]) -> str:
         (image.name, c.world.capitalize(), _name(c.shape), c.scale, c.yaw, c.texture)
         for image, c in zip(images, cells, strict=True)
     )
-    return csv_table(ANIMALS, (dict(zip(ANIMALS, row, strict=True)) for row in rows))
+    return csv_table(ANIMALS, rows)
 
 
 def _name(shape: str) -> str:

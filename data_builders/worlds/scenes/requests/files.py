@@ -48,10 +48,9 @@ def read_requests(path: Path) -> list[Any]:
     expected = "scene requests as JSON"
     with reading(path, expected):
         text = regular(path).read_text(encoding="utf-8-sig")
-    if path.suffix.lower() != ".jsonl":
-        with reading(path, expected):
+        if path.suffix.lower() != ".jsonl":
             content = _loads(text)
-        return content if isinstance(content, list) else [content]
+            return content if isinstance(content, list) else [content]
     requests = []
     for number, line in enumerate(text.splitlines(), start=1):
         with reading(f"line {number} of {path}", expected):

@@ -6,7 +6,15 @@ import re
 import pytest
 
 from data_builders.worlds.scenes.captions import vocabulary
-from tests.data_builders.conftest import SMALL, load, rendered, rows_of, training_texts, unseen_of
+from tests.data_builders.conftest import (
+    SMALL,
+    load,
+    rendered,
+    rows_of,
+    scenes_of,
+    training_texts,
+    unseen_of,
+)
 from tests.data_builders.worlds.scenes.truth import fits, holds
 from vlmtune.benchmarks.table_abilities import TableAbilities
 from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
@@ -25,12 +33,7 @@ def held_out(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def scenes(held_out):
-    listed = {}
-    for name in ("scenes", "triples", "crowded", "objects"):
-        content = load(held_out / f"clevr/scenes_held_out_{name}.json")["scenes"]
-        for scene in content:
-            listed[scene["image_filename"]] = scene
-    return listed
+    return scenes_of(held_out, "scenes_held_out_*.json")
 
 
 @pytest.fixture(scope="module")

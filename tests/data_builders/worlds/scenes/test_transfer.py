@@ -10,7 +10,7 @@ from data_builders.worlds.scenes.captions import vocabulary
 from data_builders.worlds.scenes.formats.grammar import LONGEST
 from data_builders.worlds.scenes.transfer import TransferBuilder
 from data_builders.worlds.scenes.transfer_forms import WORDINGS
-from tests.data_builders.conftest import hashes, load, rendered, rows_of, training_texts
+from tests.data_builders.conftest import hashes, rendered, rows_of, scenes_of, training_texts
 from tests.data_builders.worlds.scenes.formats.test_grammar import untaught
 from tests.data_builders.worlds.scenes.test_held_out import WORLD
 from tests.data_builders.worlds.scenes.truth import NUMBERS, UNTAUGHT, fits, holds
@@ -47,11 +47,7 @@ def rows(folder):
 
 @pytest.fixture(scope="module")
 def scenes(folder):
-    listed = {}
-    for path in (folder / "clevr").glob("*.json"):
-        for scene in load(path)["scenes"]:
-            listed[scene["image_filename"]] = scene
-    return listed
+    return scenes_of(folder, "*.json")
 
 
 def test_true_captions_are_true_and_false_ones_false(rows, scenes):

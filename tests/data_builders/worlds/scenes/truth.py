@@ -30,6 +30,7 @@ RELATIONS = {
 WORDS = "|".join((*KIND, "not"))
 NOUN = rf"(?:(?:a|an|the|this) )?((?:(?:{WORDS}) )*(?:{'|'.join(SHAPES)}))"
 PHRASE = f"({'|'.join(RELATIONS)})"
+NOT = "(not )?"
 Scene = dict[str, Any]
 
 
@@ -185,24 +186,66 @@ def fits(scene: Scene, sentence: str, form: str) -> bool:
 
 
 RULES = (
-    (f"{NOUN} (?:is )?{PHRASE} {NOUN}", some),
     (f"{NOUN} {PHRASE} {NOUN} and {NOUN}",
      lambda s, a, p, b, c: some(s, a, p, b) and bool(means(s, c))),
-    (f"{NOUN} not {PHRASE} {NOUN}", lambda s, a, p, b: not some(s, a, p, b)),
-    (f"there is no {NOUN} {PHRASE} {NOUN}", lambda s, a, p, b: not some(s, a, p, b)),
-    (f"there is no {NOUN}", lambda s, a: not means(s, a)),
-    (f"there is {NOUN}", lambda s, a: bool(means(s, a))),
-    (f"{NOUN} and {NOUN}", distinct),
-    (f"{NOUN} and {NOUN} and {NOUN}",
-     lambda s, a, b, c: distinct(s, a, b) and bool(means(s, c))),
     (rf"this is {NOUN} textured with (\w+) and {NOUN} textured with (\w+)",
      lambda s, a, x, b, y: distinct(s, f"{x} {a}", f"{y} {b}")),
     (rf"{NOUN} on the (\w+) and {NOUN} on the (\w+) of the picture",
      lambda s, a, x, b, y: _lies(s, a, x) and _lies(s, b, y)),
-    (NOUN, lambda s, a: bool(means(s, a))),
-    (rf"there (?:is|are) ({COUNTED}) (\w+)", lambda s, n, a: _counts(number(s, a), n)),
     (rf"{NOUN} on (?:a (\w+) floor|(grass|sand|tiles))", _floor),
     (rf"the ({'|'.join(SHAPES)}) is (not )?(\w+)", _is),
+    # Relations in many orders.
+    (f"(?:there is )?{NOUN} (?:is )?{NOT}{PHRASE} {NOUN}",
+     lambda s, a, no, p, b: some(s, a, p, b) != bool(no)),
+    (f"{NOT}{PHRASE} {NOUN} there is {NOUN}", lambda s, no, p, b, a: some(s, a, p, b) != bool(no)),
+    (f"{NOUN} with {NOUN} {NOT}{PHRASE} this", lambda s, b, a, no, p: some(s, a, p, b) != bool(no)),
+    (f"{NOUN} and {NOT}{PHRASE} this {NOUN}", lambda s, a, no, p, b: some(s, b, p, a) != bool(no)),
+    (f"there is {NOUN} and {NOT}{PHRASE} this is {NOUN}",
+     lambda s, b, no, p, a: some(s, a, p, b) != bool(no)),
+    (f"there is {NOUN} and {NOUN} is {NOT}{PHRASE} this",
+     lambda s, b, a, no, p: some(s, a, p, b) != bool(no)),
+    (f"{NOUN} and {NOUN} with {NOUN} {NOT}{PHRASE} {NOUN}",
+     lambda s, a, b, c, no, p, d: (some(s, c, p, d) != bool(no)) and (a, b) == (c, d)),
+    (f"with {NOUN} {NOT}{SIDE} there is {NOUN}",
+     lambda s, a, no, side, b: some(s, a, whole(side), b) != bool(no)),
+    (f"{NOUN} is {NOT}the object {PHRASE} {NOUN}",
+     lambda s, a, no, p, b: some(s, a, p, b) != bool(no)),
+    (f"{NOUN} and this is not {PHRASE} {NOUN}", lambda s, a, p, b: not some(s, a, p, b)),
+    (f"(?:there is )?no {NOUN} {PHRASE} {NOUN}", lambda s, a, p, b: not some(s, a, p, b)),
+    (f"{PHRASE} {NOUN} there is no {NOUN}", lambda s, p, b, a: not some(s, a, p, b)),
+    (f"{NOUN} with(?: no|out) {NOUN} {PHRASE} this", lambda s, b, a, p: not some(s, a, p, b)),
+    # Two relations.
+    (f"{NOUN} (?:is )?{PHRASE} {NOUN} and {NOUN} (?:is )?{PHRASE} {NOUN}",
+     lambda s, a, p, b, c, q, d: some(s, a, p, b) and some(s, c, q, d)),
+    (f"{NOUN} and {NOUN} and {NOUN} {PHRASE} {NOUN} and {PHRASE} {NOUN}",
+     lambda s, b, c, a, p, d, q, e: some(s, a, p, d) and some(s, a, q, e) and (b, c) == (d, e)),
+    (f"{PHRASE} {NOUN} and {PHRASE} {NOUN} there is {NOUN}",
+     lambda s, p, b, q, c, a: some(s, a, p, b) and some(s, a, q, c)),
+    (f"{NOUN} with {NOUN} {PHRASE} this and {NOUN} {PHRASE} this",
+     lambda s, a, b, p, c, q: some(s, b, p, a) and some(s, c, q, a)),
+    (f"there is {NOUN} {PHRASE} {NOUN} and this is {PHRASE} {NOUN}",
+     lambda s, a, p, b, q, c: some(s, a, p, b) and some(s, a, q, c)),
+    (f"{PHRASE} {NOUN} there is {NOUN} and {PHRASE} {NOUN} there is {NOUN}",
+     lambda s, p, b, a, q, c, d: some(s, a, p, b) and some(s, d, q, c)),
+    # Colours of one, two and three objects.
+    (f"(?:there is )?{NOUN} (?:and|with|beside) {NOUN}", distinct),
+    (r"a (\w+) and this is (\w+) and a (\w+) and this is (\w+)",
+     lambda s, a, x, b, y: distinct(s, f"{x} {a}", f"{y} {b}")),
+    (rf"a (\w+) beside {NOUN} is (\w+)", lambda s, a, b, x: distinct(s, f"{x} {a}", b)),
+    (rf"a (\w+) textured with (\w+) and {NOUN}", lambda s, a, x, b: distinct(s, f"{x} {a}", b)),
+    (rf"{NOUN} and the (\w+) is (\w+)", lambda s, a, b, x: distinct(s, a, f"{x} {b}")),
+    (rf"a (\w+) object and this is a (\w+) and {NOUN}",
+     lambda s, x, a, b: distinct(s, f"{x} {a}", b)),
+    (rf"(?:there is )?{NOUN} (?:and this is|in the picture is|textured with) {NOT}(\w+)",
+     lambda s, a, no, x: bool(means(s, f"{x} {a}")) != bool(no)),
+    (f"(?:there is )?{NOUN} (?:and|with) {NOUN} and {NOUN}",
+     lambda s, a, b, c: distinct(s, a, b) and bool(means(s, c))),
+    # Presence and number.
+    (f"(?:there is )?(?:no|not) {NOUN}(?: is)?", lambda s, a: not means(s, a)),
+    (f"(?:a scene|this is a picture) without {NOUN}", lambda s, a: not means(s, a)),
+    (f"(?:there is )?{NOUN} and no {NOUN}", lambda s, b, a: bool(means(s, b)) and not means(s, a)),
+    (f"(?:there is |a scene with )?{NOUN}(?: is)?", lambda s, a: bool(means(s, a))),
+    (rf"there (?:is|are) ({COUNTED}) (\w+)", lambda s, n, a: _counts(number(s, a), n)),
 )  # fmt: skip
 
 

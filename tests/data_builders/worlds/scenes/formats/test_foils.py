@@ -6,7 +6,7 @@ import pytest
 from data_builders.worlds.scenes.formats import clevr
 from data_builders.worlds.scenes.image_files import render_files
 from data_builders.worlds.scenes.world import ScenesBuilder
-from tests.data_builders.conftest import SMALL, load, rendered, rows_of, unseen_of
+from tests.data_builders.conftest import SMALL, rendered, rows_of, scenes_of, unseen_of
 from tests.data_builders.worlds.scenes.truth import holds
 
 OTHERS = "metal|rubber|small|large|striped|checkered"  # attributes but for colours
@@ -37,8 +37,8 @@ def scenes(tmp_path_factory, foiled):
     folder = tmp_path_factory.mktemp("singles")
     images = render_files(split, builder.canvas, folder, 1, lambda: None)
     singles = clevr.scenes("single", images["ar4t_single"])
-    listed = [*load(foiled / "clevr/scenes_train.json")["scenes"], *singles["scenes"]]
-    return {scene["image_filename"]: scene for scene in listed}
+    alone = {scene["image_filename"]: scene for scene in singles["scenes"]}
+    return scenes_of(foiled, "scenes_train.json") | alone
 
 
 def kind(row):
