@@ -65,7 +65,7 @@ def _same_rows(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> str:
     """The line of a set that has rows of a table which benchmarks measure; empty for others."""
     names = []
     for benchmark in benchmarks:
-        with suppress(Exception):  # what is wrong with a table is said where it is read
+        with suppress(Exception):  # the benchmark itself reports what is wrong with its table
             if _measures_built_rows(data.manifest, benchmark):
                 names.append(benchmark.name)
     if not names:

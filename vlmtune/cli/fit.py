@@ -21,7 +21,6 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from torch.nn import ModuleList
 from typing_extensions import override
 
-from vlmtune.cli.contamination import unchecked
 from vlmtune.cli.explain import configuration_error, explain, is_expected, warning_line
 from vlmtune.cli.fit_checkpoints import checkpoint_lines, exported_checkpoints
 from vlmtune.cli.fit_checks import check_numbers, check_optimizer, check_shards, names_module
@@ -133,6 +132,8 @@ class Announcement(pl.Callback):
         if not (trainer.is_global_zero and isinstance(data, ShardDataModule)):
             return
         for callback in _benchmark_callbacks(trainer):
+            from vlmtune.cli.contamination import unchecked  # it knows builders and tables
+
             for line in unchecked(data.sets["train"], callback.benchmarks):
                 print(line, file=sys.stderr)
 
