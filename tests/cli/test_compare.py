@@ -349,14 +349,6 @@ def test_a_base_measures_its_runs(suite):
         compare.read_experiment(suite)
 
 
-def test_short_runs_have_a_folder_of_their_own(suite):
-    runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
-    compare.run(options(suite, steps=4), runner)
-    assert not Path("runs").exists()
-    assert Path("runs-4-steps/one/seed-0/report.json").is_file()
-    assert "--trainer.max_steps=4" in runner.commands[1]
-
-
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

@@ -4,7 +4,6 @@ import itertools
 import math
 import random
 import shutil
-import sys
 from pathlib import Path
 from pydoc import locate
 
@@ -43,7 +42,6 @@ def offline(monkeypatch, tmp_path):
     """W&B that asks nobody and writes below the test's folder."""
     for name, value in (("MODE", "offline"), ("SILENT", "true"), ("DIR", str(tmp_path))):
         monkeypatch.setenv(f"WANDB_{name}", value)
-    monkeypatch.setattr(sys, "argv", ["vlmtune"])
     yield
     wandb.teardown()
 

@@ -226,23 +226,21 @@ def test_an_empty_image_is_known_before_anything_is_encoded(cola, scorer):
         assert ColaMulti.source in why
 
 
-@pytest.mark.parametrize("text", [" \n", None])
-def test_a_text_without_words_is_known_before_anything_is_encoded(cola, scorer, text):
+def test_a_text_without_words_is_known_before_anything_is_encoded(cola, scorer):
     class Careless(ColaMulti):
         """A plug-in that does not look at its texts."""
 
         @property
         def items(self):
             arrays = self.arrange(self.read())
-            object.__setattr__(arrays, "texts", (*arrays.texts[:-1], text))  # past its types
-            return arrays
+            return replace(arrays, texts=(*arrays.texts[:-1], " \n"))
 
     score, backbone = scorer()
     suite = run_suite([cola("few", limit=2), cola("bad", Careless)], score)
     assert (backbone.images, backbone.captions) == (4, 4)
     ((name, why),) = suite.not_run
     assert name == "bad"
-    assert why.startswith(f"expected texts with words for bad, got 1 without, first {text!r}")
+    assert why.startswith("expected texts with words for bad, got 1 without, first ' \\n'")
 
 
 def test_where_nothing_can_be_run_it_is_an_error(cola, scorer, tmp_path):

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 import vlmtune
 from tests.backbones.hf_models import write_flava
 from tests.model.checkpoints import checkpoint
-from tests.refusals import command_refused, refused
+from tests.refusals import command_refused, refused, run_command
 from tests.runs import weights
 from tests.tiny import cola_plugin, halves, write_cola
 from vlmtune.adapters.base import Adapter
@@ -26,12 +26,10 @@ from vlmtune.adapters.late_interaction import LateInteraction
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.matching import Matching
-from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.hf.flava import Flava
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.cli.main import main
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.model.model import Model
@@ -216,10 +214,7 @@ def suite(tmp_path, monkeypatch):
 
 
 def run(capsys, *arguments):
-    capsys.readouterr()
-    status = main(["export", *map(str, arguments)])
-    output = capsys.readouterr()
-    return status, output.out, output.err
+    return run_command(capsys, ["export", *arguments])
 
 
 def rows(out):
@@ -292,9 +287,7 @@ def test_a_benchmark_that_cannot_be_run_is_said_once(saved, suite, tmp_path, cap
         (["--alpha", "0.5"], "--out FOLDER to write"),
         (["--alphas", "0,1", "--benchmarks", "x", "--out", "x"], "which of --alphas to write"),
         (["--alpha", "2", "--out", "x"], "expected alpha from 0 (pre-trained) to 1 (trained)"),
-        (["--alphas", "0,7", "--benchmarks", "x"], "got 7.0"),
         (["--alphas", "0;1", "--benchmarks", "x"], "expected numbers with commas, got '0;1'"),
-        (["--alpha", "half", "--out", "x"], "invalid float value: 'half'"),
         (["--alpha", "0.5", "--out", "x", "--report", "r"], "no --report with --alpha 0.5"),
         (["--vectors", "-1", "--out", "x"], "expected a weight of at least 0 with --vectors"),
         (["--vectors", "2", "--out", "x"], "grounded words with --vectors, got LastBlocks"),
@@ -312,15 +305,6 @@ def test_a_folder_that_is_taken_is_said_before_measuring(saved, suite, tmp_path,
     (tmp_path / "taken" / "thesis.tex").write_text("years of work")
     options = ("--alphas", "0,1", "--benchmarks", suite, "--alpha", 0, "--out", tmp_path / "taken")
     command_refused(capsys, ["export", saved, *options], "holds something else")
-
-
-def test_an_adapter_that_starts_at_random_is_refused(tmp_path, model_folder, capsys):
-    made = trained(model_folder, MMAdapter(heads=2, hidden=1))
-    path = checkpoint(tmp_path / "mm.ckpt", *vars_of(made))
-    words = ["export", path, "--alpha", 0.5, "--out", tmp_path / "out"]
-    command_refused(capsys, words, "got MMAdapter, which starts at random")
-    assert not (tmp_path / "out").exists()
-    assert run(capsys, path, "--alpha", 1, "--out", tmp_path / "out")[0] == 0
 
 
 def test_grounded_words_are_exported_as_vectors(tmp_path, model_folder, capsys):

@@ -446,14 +446,6 @@ def test_a_damaged_list_is_refused(joint, copied, change, reason):
         opened(copied, joint)
 
 
-def test_what_cannot_be_searched_is_refused(joint, whole, tmp_path):
-    index = opened(whole, joint)
-    with refused("expected captions with words"):
-        index.search(" ")
-    with refused("index.json, got no such file: build one in a new folder with `vlmtune index`"):
-        opened(tmp_path, joint)
-
-
 def test_without_embeddings_or_faiss_there_is_one_line(joint, whole, tmp_path, monkeypatch):
     backbone = Vilt(str(hf_models.write_vilt(tmp_path / "vilt")))
     with refused("expected a model with embeddings to search by, got Matching on Vilt"):

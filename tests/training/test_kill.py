@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -70,7 +69,6 @@ def kill(config: Path, trace: Path, delay: float) -> None:
 def test_a_killed_run_is_resumed_to_the_same_end(
     tmp_path, model_folder, shards, monkeypatch, capsys
 ):
-    monkeypatch.setattr(sys, "argv", ["vlmtune"])
     cola = write_cola(tmp_path / "cola")
     folders = (tmp_path / name for name in ("whole", "killed"))
     whole, killed = (random_run(folder, model_folder, shards, cola) for folder in folders)
