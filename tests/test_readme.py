@@ -21,8 +21,7 @@ from data_builders.shard_builder import Builder
 from data_builders.worlds.scenes.requests import render
 from tests.runs import QUIET
 from tests.test_configs import Parsed, bare
-from vlmtune.adapters.base import Adapter
-from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters import Adapter, MMAdapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.table_files import SUFFIXES

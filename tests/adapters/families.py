@@ -10,10 +10,7 @@ from transformers.utils import logging
 
 from tests.backbones.hf_models import write_clip, write_flava, write_siglip
 from tests.tiny import write_model
-from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.hf.flava import Flava
-from vlmtune.backbones.hf.hf_clip import HFCLIP
-from vlmtune.backbones.hf.siglip import SigLIP
+from vlmtune.backbones import HFCLIP, Backbone, Flava, SigLIP
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import FeatureSpec
 

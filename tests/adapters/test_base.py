@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from tests.tiny import Widths
-from vlmtune.adapters.base import DualAdapter, JointAdapter
-from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters import DualAdapter, JointAdapter, LinearProbe
 from vlmtune.adapters.trained_state import load_trained_state, trained_state
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pooled, Tokens

@@ -17,10 +17,8 @@ from tests.adapters.families import (
 )
 from tests.runs import QUIET, module
 from tests.runs import fit as train
-from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.adapters.last_blocks import LastBlocks
-from vlmtune.objectives.fsc_clip import FSCClip
-from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.adapters import FullFineTuning, LastBlocks
+from vlmtune.objectives import FSCClip, InfoNCE
 from vlmtune.types import FeatureSpec
 
 pytestmark = QUIET

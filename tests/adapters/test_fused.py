@@ -7,8 +7,7 @@ from scripts.bench.joint_scoring import naive_fusion, naive_score_head
 from tests.adapters.fused import STYLES
 from tests.backbones import hf_models
 from tests.refusals import refused
-from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.adapters.mm_pred import MMPred
+from vlmtune.adapters import MMAdapter, MMPred
 from vlmtune.backbones.hf.flava import Flava
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 

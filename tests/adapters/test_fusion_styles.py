@@ -8,11 +8,9 @@ import torch
 from scripts.bench.joint_scoring import naive_scores
 from tests.adapters.fused import LENGTHS, STYLES, features, made
 from tests.tiny import Widths
-from vlmtune.adapters.base import Adapter
+from vlmtune.adapters import Adapter, MMAdapter, MMPred
 from vlmtune.adapters.fusion_styles.flava import Flava
 from vlmtune.adapters.fusion_styles.mdetr import Mdetr
-from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.adapters.mm_pred import MMPred
 from vlmtune.cli.plugins import make
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError

@@ -5,9 +5,7 @@ import torch
 
 from tests.adapters.families import attached, embedded, fit, near, plain
 from tests.tiny import Widths
-from vlmtune.adapters.bottleneck import Bottleneck
-from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.adapters.text_map import TextMap
+from vlmtune.adapters import Bottleneck, LinearProbe, TextMap
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.types import Pooled, Targets
 

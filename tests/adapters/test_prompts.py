@@ -15,10 +15,8 @@ from tests.adapters.families import (
     plain,
     trained,
 )
-from vlmtune.adapters.context_prompts import ContextPrompts
-from vlmtune.adapters.deep_prompts import DeepPrompts
+from vlmtune.adapters import ContextPrompts, DeepPrompts, WordPrompts
 from vlmtune.adapters.prompting import cut, insert, word_embeddings
-from vlmtune.adapters.word_prompts import WordPrompts
 from vlmtune.types import FeatureSpec, Tokens
 
 # -- context prompts --------------------------------------------------------------------------

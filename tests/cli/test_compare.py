@@ -24,8 +24,7 @@ from vlmtune.cli.compare_grid import with_grid
 from vlmtune.cli.main import main
 from vlmtune.errors import UserError
 from vlmtune.report.run_report import Provenance, RunReport
-from vlmtune.results.metric_value import MetricValue
-from vlmtune.results.result import Result
+from vlmtune.results import MetricValue, Result
 from vlmtune.training.checkpoint_files import LAST, ON_SIGNAL
 
 ROOT = Path(__file__).parents[2]

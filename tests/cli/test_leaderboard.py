@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.tiny import cola_plugin, plugin, write_cola
-from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters import LinearProbe, MMAdapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli import leaderboard
 from vlmtune.cli.main import main

@@ -9,8 +9,7 @@ from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.pug_animals import PugAnimals
 from vlmtune.cli.main import main
 from vlmtune.cli.text_only import captions, text_only_runs
-from vlmtune.evaluation.scorer import Scorer
-from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
+from vlmtune.evaluation import ImageAveraged, Scorer, TextOnlyScore
 from vlmtune.language.ngram import NGram
 from vlmtune.report.run_report import Provenance
 

@@ -14,9 +14,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, pad
 from transformers.utils import logging
 
 from tests.backbones.kinds import KINDS, tiny_backbone
-from vlmtune.adapters.base import Adapter, JointAdapter
+from vlmtune.adapters import Adapter, JointAdapter, ZeroShot
 from vlmtune.adapters.trained_state import load_trained_state, trained_state
-from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.hf.siglip2_naflex import SigLIP2NaFlex, to_strip
 from vlmtune.backbones.hf.vilt import OUTSIDE, Vilt

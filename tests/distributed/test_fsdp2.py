@@ -16,9 +16,7 @@ from tests.ranks import run_ranks
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module
 from tests.tiny import fit_config, plugin, write_cola
-from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.adapters.last_blocks import LastBlocks
-from vlmtune.adapters.lora import LoRA
+from vlmtune.adapters import FullFineTuning, LastBlocks, LoRA
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.cli.main import main
 from vlmtune.cli.run_folder import AtomicCheckpoints
@@ -26,12 +24,8 @@ from vlmtune.model import check_checkpoint, load
 from vlmtune.model.layout import WEIGHTS
 from vlmtune.model.loading import REST
 from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.training.benchmark_callback import BenchmarkCallback
+from vlmtune.training import EMA, FSDP2, BenchmarkCallback, RetentionBudget, RunMonitor
 from vlmtune.training.checkpoint_files import newest_checkpoint
-from vlmtune.training.ema import EMA
-from vlmtune.training.fsdp2 import FSDP2
-from vlmtune.training.retention_budget import RetentionBudget
-from vlmtune.training.run_monitor import RunMonitor
 
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
 

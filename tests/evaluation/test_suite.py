@@ -6,9 +6,8 @@ import pytest
 
 from tests.ranks import run_ranks
 from tests.refusals import refused
+from vlmtune.adapters import MMAdapter, ZeroShot
 from vlmtune.adapters.fusion_styles.albef import Albef
-from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.errors import UserError

@@ -27,13 +27,11 @@ from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.hf.flava import Flava
+from vlmtune.backbones import Backbone, Flava
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
-from vlmtune.model.model import Model
-from vlmtune.model.wise_ft import WiseFT
+from vlmtune.model import Model, WiseFT
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/adapters").glob("*.yaml"))
 SPECS = {path.stem: yaml.safe_load(path.read_text()) for path in CONFIGS}

@@ -13,9 +13,7 @@ from tests.refusals import refused
 from tests.scored import parts, share_of
 from vlmtune.config import instantiate
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives import eqsim, true_pairs
-from vlmtune.objectives.base import Objective
-from vlmtune.objectives.eqsim import EqSim
+from vlmtune.objectives import EqSim, Objective, eqsim, true_pairs
 from vlmtune.types import Embedded, Scores, ScoreShard, Targets, Tokens
 
 CONFIGS = Path(__file__).parents[2] / "configs"

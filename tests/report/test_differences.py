@@ -3,12 +3,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from vlmtune.metrics import mcnemar, paired_difference, seeded_difference
 from vlmtune.metrics.item_groups import ItemGroups
-from vlmtune.metrics.seed_significance import seeded_difference
-from vlmtune.metrics.significance import mcnemar, paired_difference
 from vlmtune.report.differences import compare_with_first
-from vlmtune.results.metric_value import MetricValue
-from vlmtune.results.result import Result
+from vlmtune.results import MetricValue, Result
 
 
 def result(values, **changes):

@@ -2,14 +2,11 @@ from dataclasses import replace
 
 import pytest
 
+from vlmtune.report import compare_with_first, write_report
 from vlmtune.report import flips as module
-from vlmtune.report.differences import compare_with_first
 from vlmtune.report.flips import flips
-from vlmtune.report.html import write_report
 from vlmtune.report.item_view import margin
-from vlmtune.results.item_row import ItemRow
-from vlmtune.results.metric_value import MetricValue
-from vlmtune.results.result import Result
+from vlmtune.results import ItemRow, MetricValue, Result
 from vlmtune.types import ImageRef
 
 

@@ -12,12 +12,7 @@ from PIL import Image
 from tests.backbones import hf_models
 from tests.refusals import refused
 from tests.tiny import halves
-from vlmtune.adapters.base import Adapter
-from vlmtune.adapters.grounded_words import GroundedWords
-from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.adapters.matching import Matching
-from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.adapters import Adapter, GroundedWords, LinearProbe, Matching, MMAdapter, ZeroShot
 from vlmtune.backbones.hf.vilt import Vilt
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.data.images import open_image

@@ -6,8 +6,7 @@ import torch
 from tests.refusals import refused
 from tests.runs import QUIET, module
 from tests.tiny import write_model
-from vlmtune.adapters.last_blocks import LastBlocks
-from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters import LastBlocks, LinearProbe
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.export import save_export
 

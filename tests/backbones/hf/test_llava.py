@@ -11,8 +11,7 @@ from scripts.experiments.pairwise import log_odds, main, right, side_by_side, ta
 from tests.backbones.hf_models import pixels, write_llava
 from tests.refusals import refused
 from vlmtune.backbones.hf.llava import Llava
-from vlmtune.benchmarks.rules.paired import PairedItem
-from vlmtune.benchmarks.winoground import Winoground
+from vlmtune.benchmarks import PairedItem, Winoground
 from vlmtune.types import FeatureSpec, ImageRef
 
 WORDS = FeatureSpec("words")
