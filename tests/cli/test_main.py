@@ -19,7 +19,7 @@ from pytorch_lightning.loggers import CSVLogger
 
 import vlmtune
 from tests.refusals import command_refused as refused
-from tests.tiny import cola_plugin, fit_config, plugin, write_cola
+from tests.tiny import cola_plugin, fit_config, keeping, plugin, write_cola
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.commands import command_parser
@@ -254,10 +254,7 @@ def test_the_advice_is_of_the_weights_in_the_table(write_config, tmp_path, capsy
     """Of the number that the best checkpoint is kept by, the first step has the highest."""
     score = {"class_path": "tests.cli.test_main.Falling"}
     best = {"filename": "best", "monitor": "score", "mode": "max", "save_last": True}
-    saving = {
-        "class_path": "pytorch_lightning.callbacks.ModelCheckpoint",
-        "init_args": {**best, "dirpath": str(tmp_path), "every_n_train_steps": 1},
-    }
+    saving = keeping(**best, dirpath=str(tmp_path), every_n_train_steps=1)
     path = write_config(trainer={"callbacks": ["plugins/evaluation.yaml", score, saving]})
     assert main(["fit", "--config", str(path)]) == 0, capsys.readouterr().err
     lines = capsys.readouterr().out.splitlines()
@@ -273,10 +270,7 @@ def test_the_advice_is_of_the_weights_in_the_table(write_config, tmp_path, capsy
 def test_the_last_checkpoint_has_the_last_steps(last, best, step, write_config, tmp_path, capsys):
     """A link to the checkpoint of an earlier step is not written through."""
     every = {"save_top_k": best, "save_last": last, "every_n_train_steps": 2}
-    saving = {
-        "class_path": "pytorch_lightning.callbacks.ModelCheckpoint",
-        "init_args": {**every, "dirpath": str(tmp_path)},
-    }
+    saving = keeping(**every, dirpath=str(tmp_path))
     path = write_config(trainer={"callbacks": [saving], "max_steps": 3, "max_epochs": -1})
     assert main(["fit", "--config", str(path)]) == 0, capsys.readouterr().err
     line, _ = capsys.readouterr().out.splitlines()

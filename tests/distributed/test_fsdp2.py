@@ -15,7 +15,7 @@ from tests.distributed.test_real_adapters import corpora, trained
 from tests.ranks import run_ranks
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module
-from tests.tiny import fit_config, plugin, write_cola
+from tests.tiny import fit_config, keeping, plugin, write_cola
 from vlmtune.adapters import FullFineTuning, LastBlocks, LoRA
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.cli.main import main
@@ -243,8 +243,7 @@ def command(rank, *words):
 def test_commands_take_a_sharded_checkpoint_and_replace_it(
     model_folder, shards, tmp_path, monkeypatch
 ):
-    every = {"every_n_train_steps": 1, "save_last": True}
-    callback = {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": every}
+    callback = keeping(every_n_train_steps=1, save_last=True)
     trainer = {"max_steps": 2, "callbacks": [callback], "strategy": plugin("training.fsdp2.FSDP2")}
     config = fit_config(tmp_path / "a", model_folder, shards, trainer=trainer)
     fit_words = ["fit", "--config", str(config)]
