@@ -4,21 +4,18 @@ import pytest
 
 from tests.refusals import command_refused, refused
 from tests.tiny import cola_plugin, write_cola
-from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.pug_animals import PugAnimals
 from vlmtune.cli.main import main
 from vlmtune.cli.text_only import captions, text_only_runs
-from vlmtune.evaluation import ImageAveraged, Scorer, TextOnlyScore
+from vlmtune.evaluation import ImageAveraged, TextOnlyScore
 from vlmtune.language.ngram import NGram
+from vlmtune.model import load
 from vlmtune.report.run_report import Provenance
 
 
 @pytest.fixture
 def scorer(model_folder):
-    backbone, adapter = OpenClip(str(model_folder)), ZeroShot()
-    adapter.attach(backbone)
-    return Scorer(backbone, adapter)
+    return load(model_folder, device="cpu").scorer()
 
 
 @pytest.fixture
