@@ -128,14 +128,6 @@ def test_a_rank_that_falls_is_better_and_a_benchmark_of_one_run_is_not_compared(
     assert (comparison.change, comparison.direction) == (-1.5, "better")
 
 
-def test_text_only_runs_are_not_compared(make_run):
-    first = replace(make_run("a"), results=(result(OLD),))
-    text_only = replace(make_run("b"), results=(result(NEW),), text_only=True)
-    assert compare_with_first([first, text_only]) == ()
-    found = compare_with_first([text_only, first, replace(first, name="c")])
-    assert [one.run for one in found] == [2]
-
-
 def test_runs_of_a_measurement_are_drawn_in_pairs(against):
     """Of two runs of a probe one changes: items alone would be sure of it."""
     old, new = ((0.5,) * 60, (0.5,) * 60), ((0.6,) * 60, (0.5,) * 60)
