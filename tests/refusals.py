@@ -1,4 +1,4 @@
-"""What every refusal of a user's mistake has in common, in Python and on the command line."""
+"""Commands, and what every refusal of a mistake has in common, there and in Python."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -7,6 +7,16 @@ import pytest
 
 from vlmtune.cli.main import main
 from vlmtune.errors import UserError
+
+
+def run_command(
+    capsys: pytest.CaptureFixture[str], words: Iterable[object]
+) -> tuple[int, str, str]:
+    """Runs a command; returns its status and what it wrote to both streams."""
+    capsys.readouterr()
+    status = main([str(word) for word in words])
+    output = capsys.readouterr()
+    return status, output.out, output.err
 
 
 @contextmanager
@@ -24,12 +34,10 @@ def command_refused(
 
     Returns all lines of the error stream; the error is the last.
     """
-    capsys.readouterr()
-    status = main([str(word) for word in words])
-    output = capsys.readouterr()
-    lines = output.err.splitlines()
-    assert status == 2, output
-    assert "Traceback" not in output.err
+    status, out, err = run_command(capsys, words)
+    lines = err.splitlines()
+    assert status == 2, out + err
+    assert "Traceback" not in err
     assert lines[-1].startswith("vlmtune: error: ")
     assert sum(line.startswith("vlmtune: error: ") for line in lines) == 1
     for part in parts:

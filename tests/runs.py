@@ -9,15 +9,12 @@ import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
-from vlmtune.adapters.base import Adapter
-from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters import Adapter, MMAdapter
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.fit import NOISE
-from vlmtune.data.datamodule import ShardDataModule
-from vlmtune.data.shards import ShardSet
-from vlmtune.objectives.base import Objective
-from vlmtune.objectives.pair_bce import PairBCE
+from vlmtune.data import ShardDataModule, ShardSet
+from vlmtune.objectives import Objective, PairBCE
 from vlmtune.training.module import AdaptationModule
 
 # What Lightning says of tiny runs on a CPU.

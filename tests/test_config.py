@@ -11,8 +11,7 @@ from tests.refusals import refused
 from tests.tiny import plugin
 from vlmtune.adapters.base import Adapter
 from vlmtune.config import Configured, differences, instantiate
-from vlmtune.objectives.base import Objective
-from vlmtune.objectives.pair_bce import PairBCE
+from vlmtune.objectives import Objective, PairBCE
 from vlmtune.pairs.base import PairPolicy
 
 

@@ -9,7 +9,6 @@ import json
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -133,7 +132,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("documented")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(sys, "argv", ["vlmtune"])
         patch.setattr(quickstart, "cores", lambda: 2)
         with Path(SHOWN).open("w") as file, redirect_stdout(file), redirect_stderr(file):
             status = main(QUICKSTART)
@@ -189,7 +187,6 @@ def folder(place, tmp_path, monkeypatch) -> Path:
     copy = tmp_path / "page"
     shutil.copytree(place, copy)
     monkeypatch.chdir(copy)
-    monkeypatch.setattr(sys, "argv", ["vlmtune"])
     return copy
 
 

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,6 @@ def test_the_page_has_a_short_example_of_each_journey():
 @pytest.mark.slow
 def test_the_blocks_run_in_their_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["vlmtune"])
     for language, content in BLOCKS:
         if language == "python":
             exec(compile(content, "docs/examples.md", "exec"), {"__name__": "example"})

@@ -5,7 +5,6 @@ import json
 import re
 import shlex
 import shutil
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -111,7 +110,6 @@ def test_the_training_of_the_page_runs_and_is_measured(pictures, tmp_path, monke
     folder = tmp_path / "own"
     shutil.copytree(pictures, folder, ignore=shutil.ignore_patterns("shards*", "runs", "exports"))
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", ["vlmtune"])
     config, _ = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     Path("mine.yaml").write_text(config)
     rest = [(words, lines) for words, lines in COMMANDS if words[0] != "build"]
@@ -154,7 +152,6 @@ def test_four_commands_lead_from_a_table_to_a_search(pictures, monkeypatch, caps
     pytest.importorskip("faiss", reason="faiss is not installed")
     monkeypatch.chdir(pictures)
     monkeypatch.setenv("HOME", str(pictures / "home"))
-    monkeypatch.setattr(sys, "argv", ["vlmtune"])
     (block,) = re.findall(r"<!-- four -->\n```sh\n(.*?)```", PAGE, re.DOTALL)
     commands = [shlex.split(line)[1:] for line in block.splitlines()]
     assert [words[0] for words in commands] == ["fit", "export", "index", "search"]

@@ -21,8 +21,7 @@ from data_builders.shard_builder import Builder
 from data_builders.worlds.scenes.requests import render
 from tests.runs import QUIET
 from tests.test_configs import Parsed, bare
-from vlmtune.adapters.base import Adapter
-from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters import Adapter, MMAdapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli import build, compare, quickstart
@@ -177,7 +176,6 @@ def test_a_shell_expands_no_command_of_a_header():
 @pytest.fixture
 def at_root(monkeypatch):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", ["vlmtune"])
 
 
 @pytest.mark.parametrize(("line", "place"), documented().items(), ids=lambda text: text[:60])
@@ -209,7 +207,6 @@ def test_the_readme_trains_in_an_empty_folder_and_after_the_quickstart(
     tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["vlmtune"])
     configs = quickstart.write_configs(Path(quickstart.OUT), "tiny")
     lines = lines_of(block("README.md", "sh", None, "vlmtune fit"))
     scenes, cola, fit = (shlex.split(line, comments=True)[1:] for line in lines)

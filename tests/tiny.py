@@ -118,6 +118,11 @@ def cola_plugin(path: Path, **arguments: Any) -> dict[str, Any]:
     return plugin("benchmarks.cola_multi.ColaMulti", **arguments)
 
 
+def keeping(**arguments: Any) -> dict[str, Any]:
+    """The spec of Lightning's callback that keeps checkpoints."""
+    return {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": arguments}
+
+
 def fit_config(folder: Path, model: Path, shards: Path, /, **sections: Any) -> Path:
     """Writes the config of a tiny run on the CPU; `sections` add to its model, data and trainer."""
     config = {

@@ -8,18 +8,11 @@ from tempfile import TemporaryDirectory
 import torch
 from transformers.utils import logging
 
-from tests.backbones.hf_models import write_clip, write_flava, write_siglip
-from tests.tiny import write_model
+from tests.backbones.kinds import tiny_backbone
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.hf.flava import Flava
-from vlmtune.backbones.hf.hf_clip import HFCLIP
-from vlmtune.backbones.hf.siglip import SigLIP
-from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import FeatureSpec
 
-WRITERS = {"hf_clip": write_clip, "siglip": write_siglip, "flava": write_flava}
-KINDS = {"hf_clip": HFCLIP, "siglip": SigLIP, "flava": Flava}
-FAMILIES = ["open_clip", *KINDS]
+FAMILIES = ["open_clip", "hf_clip", "siglip", "flava"]
 TEXTS = ["red cube", "a blue sphere left of the red cube", "dog"]
 POOLED = FeatureSpec("pooled")
 
@@ -28,10 +21,7 @@ POOLED = FeatureSpec("pooled")
 def _made(family: str) -> Backbone:
     logging.disable_progress_bar()
     with TemporaryDirectory() as temporary:
-        folder = Path(temporary) / family
-        if family == "open_clip":
-            return OpenClip(str(write_model(folder)))
-        return KINDS[family](str(WRITERS[family](folder)))
+        return tiny_backbone(family, Path(temporary) / family)
 
 
 def backbone(family: str = "open_clip") -> Backbone:

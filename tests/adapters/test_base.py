@@ -2,9 +2,7 @@ import pytest
 import torch
 
 from tests.tiny import Widths
-from vlmtune.adapters.base import DualAdapter, JointAdapter
-from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.adapters.trained_state import load_trained_state, trained_state
+from vlmtune.adapters import DualAdapter, JointAdapter, LinearProbe
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pooled, Tokens
 
@@ -76,22 +74,6 @@ def test_modalities_are_prepared_once_and_pairs_go_by_length_in_chunks():
     assert scores.values.tolist() == want
 
 
-def test_a_joint_adapter_scores_chosen_pairs_only():
-    adapter = Lengths()
-    pairs = torch.zeros(3, 4, dtype=torch.bool)
-    pairs[1, 0] = pairs[2, 3] = True
-    scores = adapter(numbered(3), tokens([5, 2, 3, 2]), pairs)
-    assert adapter.calls == [(2, 5)]
-    assert scores.computed.equal(pairs)
-    assert scores.values.nonzero().tolist() == [[1, 0], [2, 3]]
-    assert (scores.values[1, 0], scores.values[2, 3]) == (25, 32)
-    with torch.no_grad():
-        none = adapter(numbered(3), tokens([5, 2, 3, 2]), torch.zeros_like(pairs))
-    assert len(adapter.calls) == 1
-    assert not none.computed.any()
-    assert not none.values.any()
-
-
 def test_what_is_no_features_is_said_in_one_line(backbone):
     adapter = LinearProbe()
     adapter.attach(backbone)
@@ -111,19 +93,3 @@ def test_a_backbone_without_the_layer_is_refused(backbone):
     said = "layer -9 for images, got OpenClip .*choose one of .*: choose .*HFCLIP.* or OpenClip"
     with pytest.raises(UserError, match=said):
         adapter.attach(backbone)
-
-
-def test_the_trained_state_is_what_is_not_frozen_and_is_loaded_into_the_same_tensors(backbone):
-    adapter = LinearProbe()
-    adapter.attach(backbone)
-    names = {"image.weight", "image.bias", "text.weight", "text.bias", "log_scale", "bias"}
-    names = {f"adapter.{name}" for name in names}
-    assert trained_state(backbone, adapter).keys() == names
-    backbone.model.ln_final.weight.requires_grad_()
-    assert trained_state(backbone, adapter).keys() == names | {"backbone.model.ln_final.weight"}
-    before = {id(p) for p in (*adapter.parameters(), *backbone.parameters())}
-    state = {n: torch.full_like(v, 3.0) for n, v in trained_state(backbone, adapter).items()}
-    load_trained_state(backbone, adapter, state, "here")
-    assert all((v == 3).all() for v in trained_state(backbone, adapter).values())
-    assert (backbone.model.ln_final.weight == 3).all()
-    assert {id(p) for p in (*adapter.parameters(), *backbone.parameters())} == before

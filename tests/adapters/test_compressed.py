@@ -9,12 +9,8 @@ from tests.adapters.families import attached
 from tests.adapters.fused import features, moved
 from tests.refusals import refused
 from tests.tiny import Widths
-from vlmtune.adapters.base import Adapter
-from vlmtune.adapters.compressed import Compressed
+from vlmtune.adapters import Adapter, Compressed, GroundedWords, MMAdapter, MMPred
 from vlmtune.adapters.fusion_styles.fiber import Fiber
-from vlmtune.adapters.grounded_words import GroundedWords
-from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.adapters.mm_pred import MMPred
 from vlmtune.config import instantiate
 from vlmtune.search.parts import Encoded, write_part
 from vlmtune.types import Tokens

@@ -17,10 +17,8 @@ from tests.adapters.families import (
 )
 from tests.runs import QUIET, module
 from tests.runs import fit as train
-from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.adapters.last_blocks import LastBlocks
-from vlmtune.objectives.fsc_clip import FSCClip
-from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.adapters import FullFineTuning, LastBlocks
+from vlmtune.objectives import InfoNCE
 from vlmtune.types import FeatureSpec
 
 pytestmark = QUIET
@@ -57,21 +55,6 @@ def test_all_weights_but_clips_own_temperature_are_trained_and_the_bias_starts_w
     assert sigmoid.bias.item() == pytest.approx(model.logit_bias)
     assert model.logit_bias != 0
     assert sigmoid.bias.requires_grad
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_one_side(family):
-    image, text = (
-        trained(attached(FullFineTuning(**only), family)[1])
-        for only in ({"text": False}, {"image": False})
-    )
-    assert image
-    assert text
-    assert not image & text
-    assert image | text == trained(attached(FullFineTuning(), family)[1])
-    adapter, model = attached(FullFineTuning(image=False), family)
-    assert adapter.image_input == FeatureSpec("pooled")
-    assert embedded(adapter, model)[0].equal(plain(model)[0])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -117,17 +100,6 @@ def test_tokens_of_each_family_depend_on_nothing_else(family):
         alone = adapter.embed_words(one)
         near(single.values[0], patches.values[row])
         near(alone.values[0], words.values[row, : alone.values.shape[1]])
-
-
-def test_a_loss_on_tokens_trains_it_in_chunks_too(model_folder, shards, tmp_path):
-    losses = []
-    for chunk in (None, 2):
-        adapter, objectives = FullFineTuning(tokens=True), [InfoNCE(), FSCClip()]
-        made = module(model_folder, adapter, objectives, chunk=chunk)
-        trainer, watch = train(made, shards, tmp_path, steps=2)
-        assert trainer.callback_metrics["train/FSCClip"] > 0
-        losses.append(watch.losses)
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 # -- last blocks ------------------------------------------------------------------------------

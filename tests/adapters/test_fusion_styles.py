@@ -6,15 +6,11 @@ import pytest
 import torch
 
 from scripts.bench.joint_scoring import naive_scores
-from tests.adapters.fused import LENGTHS, STYLES, features, made
+from tests.adapters.fused import STYLES, features, made
 from tests.tiny import Widths
-from vlmtune.adapters.base import Adapter
+from vlmtune.adapters import MMAdapter, MMPred
 from vlmtune.adapters.fusion_styles.flava import Flava
 from vlmtune.adapters.fusion_styles.mdetr import Mdetr
-from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.adapters.mm_pred import MMPred
-from vlmtune.cli.plugins import make
-from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
@@ -186,25 +182,6 @@ def test_parameters_are_as_many_as_in_table_5(style):
     assert f"{published}M" in style.__doc__
 
 
-@pytest.mark.parametrize("cls", [MMAdapter, MMPred])
-@pytest.mark.parametrize("style", STYLES)
-def test_a_style_is_chosen_by_its_class_path(style, cls, tmp_path):
-    path = f"{style.__module__}.{style.__qualname__}"
-    file = tmp_path / "adapter.yaml"
-    file.write_text(
-        f"class_path: {cls.__module__}.{cls.__qualname__}\n"
-        f"init_args: {{heads: 2, fusion: {{class_path: {path}}}}}\n"
-    )
-    adapter = make(Adapter, str(file))
-    assert type(adapter) is cls
-    assert type(adapter.style) is style
-    spec = adapter.spec()
-    assert spec["init_args"]["fusion"] == style().spec()
-    again = instantiate(spec, Adapter)
-    assert type(again.style) is style
-    assert again.spec() == spec
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -217,15 +194,6 @@ def test_a_style_is_chosen_by_its_class_path(style, cls, tmp_path):
 def test_impossible_options_are_refused(cls, options, said):
     with pytest.raises(UserError, match=said):
         cls(**options)
-
-
-def test_unmasked_scores_do_not_depend_on_chunks():
-    whole, small = made(Mdetr, masked=False), made(Mdetr, masked=False, memory=1)
-    image, text = features()
-    got = small.eval()(image, text).values
-    torch.testing.assert_close(got, whole.eval()(image, text).values)
-    longest = Tokens(text.values[:, : max(LENGTHS)], mask=text.mask[:, : max(LENGTHS)])
-    torch.testing.assert_close(got, whole(image, longest).values)
 
 
 def test_chunks_fill_a_part_of_the_memory_of_a_gpu_and_a_given_size_everywhere(monkeypatch):

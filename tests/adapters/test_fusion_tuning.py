@@ -3,15 +3,11 @@ import torch
 
 from tests.adapters.test_matching import KINDS, TEXTS, features, folders, no_bars, pictures
 from tests.refusals import refused
-from vlmtune.adapters.fusion_tuning import FusionTuning
-from vlmtune.adapters.matching import Matching
-from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.adapters import FusionTuning, Matching, ZeroShot
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.export import save_export
 from vlmtune.model import load
-from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.objectives.itm import ITM
-from vlmtune.objectives.on_embeddings import OnEmbeddings
+from vlmtune.objectives import ITM, InfoNCE, OnEmbeddings
 from vlmtune.pairs.hard_pairs import HardPairs
 from vlmtune.training.module import AdaptationModule
 

@@ -5,8 +5,7 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from tests.adapters.families import TEXTS, attached, embedded, pixels
-from vlmtune.adapters.grounded_vectors import GroundedVectors
-from vlmtune.adapters.grounded_words import GroundedWords
+from vlmtune.adapters import GroundedVectors, GroundedWords
 
 
 def words():

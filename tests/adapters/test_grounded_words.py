@@ -242,19 +242,6 @@ def test_reading_is_the_mean_softmax_of_the_heads(backbone):
     assert adapter.reading(masked, words)[:, :, 0].eq(0).all()
 
 
-@torch.no_grad()
-def test_one_image_with_many_texts_and_one_text_with_many_images_agree(backbone):
-    """Three ways to compute a score, with a hidden word and without."""
-    adapter = attached(backbone)
-    awaken(adapter)
-    adapter.unread.read.data[backbone.text_tower.words(["red"]).word_ids[0, 1]] = 0
-    state, words = states(backbone, adapter, images=3)
-    image, text = adapter.prepare_image(state), adapter.prepare_text(words)
-    by_image = torch.stack([adapter.score_pairs(image[[i]], text) for i in range(3)])
-    by_text = torch.stack([adapter.score_pairs(image, text[[j]]) for j in range(3)], dim=1)
-    torch.testing.assert_close(by_image, by_text)
-
-
 def test_training_hides_a_word_in_all_texts_by_what_the_frozen_model_knows_of_it(backbone):
     adapter = attached(backbone).train()
     captions = TEXTS * 8  # more than four for each word

@@ -8,14 +8,10 @@ from tests.backbones import hf_models
 from tests.refusals import refused
 from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.trained_state import trained_state
-from vlmtune.backbones.hf.blip import Blip
-from vlmtune.backbones.hf.bridgetower import BridgeTower
-from vlmtune.backbones.hf.flava import Flava
-from vlmtune.backbones.hf.vilt import Vilt
+from vlmtune.backbones import Blip, BridgeTower, Flava, Vilt
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.objectives.itm import ITM
-from vlmtune.pairs.hard_pairs import HardPairs
-from vlmtune.pairs.ranking_pairs import RankingPairs
+from vlmtune.pairs import HardPairs, RankingPairs
 from vlmtune.training.module import AdaptationModule
 
 KINDS = {

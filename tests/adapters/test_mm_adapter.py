@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from tests.adapters.fused import LENGTHS, STYLES, features, made, moved
-from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.adapters.mm_pred import MMPred
+from vlmtune.adapters import MMAdapter, MMPred
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import Tokens
 

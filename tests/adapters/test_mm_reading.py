@@ -3,11 +3,10 @@
 import pytest
 import torch
 
+from vlmtune.adapters import MMAdapter, MMPred
 from vlmtune.adapters.fusion_styles.albef import Albef
 from vlmtune.adapters.fusion_styles.fiber_mm import FiberMM
 from vlmtune.adapters.fusion_styles.mdetr import Mdetr
-from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.adapters.mm_pred import MMPred
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.evaluation.reading import read_words
 

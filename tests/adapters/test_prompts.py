@@ -15,10 +15,8 @@ from tests.adapters.families import (
     plain,
     trained,
 )
-from vlmtune.adapters.context_prompts import ContextPrompts
-from vlmtune.adapters.deep_prompts import DeepPrompts
+from vlmtune.adapters import ContextPrompts, DeepPrompts, WordPrompts
 from vlmtune.adapters.prompting import cut, insert, word_embeddings
-from vlmtune.adapters.word_prompts import WordPrompts
 from vlmtune.types import FeatureSpec, Tokens
 
 # -- context prompts --------------------------------------------------------------------------
@@ -160,26 +158,6 @@ def test_texts_are_those_of_a_plain_loop(depth):
 def test_shallow_prompts_that_are_words_are_words(family):
     adapter, model = attached(DeepPrompts(length=2, depth=1, init="a red cube"), family)
     near(embedded(adapter, model)[1], plain(model, [f"a red {text}" for text in TEXTS])[1])
-
-
-@pytest.mark.parametrize(
-    ("options", "names"),
-    [
-        ({}, {"text", *(f"coupling.{i}.{n}" for i in range(3) for n in ("weight", "bias"))}),
-        ({"coupled": False, "depth": 2}, {"text", "image"}),
-        ({"text": False}, {"image"}),
-        ({"image": False}, {"text"}),
-    ],
-)
-def test_prompts_move_and_nothing_else(options, names):
-    adapter, model = attached(DeepPrompts(**options))
-    assert trained(model) == set()
-    assert moved(adapter, model) == names
-    for got, want in zip(plain(model), plain(backbone()), strict=True):
-        assert got.equal(want)
-    sides = zip(embedded(adapter, model), plain(model), ("image", "text"), strict=True)
-    for got, frozen, side in sides:
-        assert got.equal(frozen) is (options.get(side) is False)
 
 
 def test_coupled_images_follow_the_texts():

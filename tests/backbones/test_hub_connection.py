@@ -5,11 +5,9 @@ import pytest
 from open_clip import factory
 
 from tests.refusals import refused
-from vlmtune.backbones import hub_connection
-from vlmtune.backbones.hf.hf_clip import HFCLIP
+from vlmtune.backbones import HFCLIP, TimmImage, hub_connection
 from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.backbones.timm_image import TimmImage
 from vlmtune.model import load
 from vlmtune.model.loading import load_export
 

@@ -71,20 +71,6 @@ def test_the_file_of_a_builder_is_its_first_word(part, words):
     assert made.annotations == Path("a.json")
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (
-            ["scenes", "--train", "-1"],
-            "train: Input should be greater than or equal to 0. Got value: -1:",
-        ),
-        (["folder", "--path", "x", "--records_per_shard", "0"], "records_per_shard"),
-    ],
-)
-def test_a_number_out_of_range_is_one_line(words, line, tmp_path, capsys):
-    (_,) = command_refused(capsys, ["build", *words, "--out", tmp_path / "out"], "expected ", line)
-
-
 def test_the_compositions_of_the_rendered_world_are_excluded_of_no_other_corpus(
     tmp_path, monkeypatch, capsys
 ):

@@ -24,8 +24,7 @@ from vlmtune.cli.compare_grid import with_grid
 from vlmtune.cli.main import main
 from vlmtune.errors import UserError
 from vlmtune.report.run_report import Provenance, RunReport
-from vlmtune.results.metric_value import MetricValue
-from vlmtune.results.result import Result
+from vlmtune.results import MetricValue, Result
 from vlmtune.training.checkpoint_files import LAST, ON_SIGNAL
 
 ROOT = Path(__file__).parents[2]
@@ -357,14 +356,6 @@ def test_a_base_measures_its_runs(suite):
     Path("base.yaml").write_text("trainer: {max_steps: 1}\n")
     with refused("expected one BenchmarkCallback in trainer.callbacks of base.yaml, got 0"):
         compare.read_experiment(suite)
-
-
-def test_short_runs_have_a_folder_of_their_own(suite):
-    runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
-    compare.run(options(suite, steps=4), runner)
-    assert not Path("runs").exists()
-    assert Path("runs-4-steps/one/seed-0/report.json").is_file()
-    assert "--trainer.max_steps=4" in runner.commands[1]
 
 
 @pytest.mark.parametrize(

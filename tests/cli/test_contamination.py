@@ -25,8 +25,7 @@ from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
 from vlmtune.benchmarks.zero_shot_classification import ZeroShotClassification
 from vlmtune.cli.contamination import unchecked
 from vlmtune.cli.fit import NOISE, Announcement
-from vlmtune.data.datamodule import ShardDataModule
-from vlmtune.data.shards import ShardSet
+from vlmtune.data import ShardDataModule, ShardSet
 from vlmtune.training.benchmark_callback import BenchmarkCallback
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]

@@ -85,7 +85,6 @@ def test_a_wrong_class_is_named_and_nothing_else(path, line, tmp_path):
 def test_a_wrong_callback_is_named_and_nothing_else(
     path, line, written_out, tmp_path, model_folder, shards, capsys, monkeypatch
 ):
-    monkeypatch.setattr("sys.argv", ["vlmtune"])
     line = line.format(path=path, kind="Callback")
     wanted = f"expected a valid config, got: trainer.callbacks: {line}"
     listed = {"callbacks": [{"class_path": path}]} if written_out else {}

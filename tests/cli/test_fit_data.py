@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -57,7 +56,6 @@ def test_a_json_is_a_table_if_it_holds_rows(rows, table):
 
 
 def test_a_table_is_trained_on_and_built_once(table, model_folder, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["vlmtune"])
     config = fit_config(table.parent / "a", model_folder, Path("gone"), trainer={"max_steps": 1})
     words = ["fit", "--data", "mine.csv", "--config", str(config)]
     assert main(words) == 0, capsys.readouterr().err

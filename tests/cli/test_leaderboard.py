@@ -8,10 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.export.test_files import trained
 from tests.tiny import cola_plugin, plugin, write_cola
-from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.backbones.open_clip.open_clip import OpenClip
+from vlmtune.adapters import LinearProbe, MMAdapter
 from vlmtune.cli import leaderboard
 from vlmtune.cli.main import main
 from vlmtune.export.files import save_export
@@ -26,13 +25,8 @@ def models(tmp_path, model_folder, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = [str(model_folder)]
     for adapter in (LinearProbe(), MMAdapter(heads=2, hidden=1)):
-        backbone = OpenClip(str(model_folder))
-        adapter.attach(backbone)
-        torch.manual_seed(len(names))
-        for parameter in adapter.parameters():
-            parameter.data += 0.3 * torch.randn_like(parameter)
         names.append(f"exports/{type(adapter).__name__}")
-        save_export(names[-1], backbone, adapter, provenance={"seconds": 75.0})
+        save_export(names[-1], *trained(model_folder, adapter), provenance={"seconds": 75.0})
     return names
 
 

@@ -10,8 +10,6 @@ from torch.nn.functional import normalize
 
 from tests.backbones import hf_models
 from tests.tiny import plugin
-from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.main import main
 from vlmtune.data.catalogue import corpus, decode_image
 from vlmtune.data.shards import ShardSet
@@ -29,9 +27,7 @@ def mine(model_folder, shards, out, *more):
 
 @pytest.fixture
 def scorer(model_folder):
-    backbone, adapter = OpenClip(str(model_folder)), ZeroShot()
-    adapter.attach(backbone)
-    return Scorer(backbone.eval(), adapter.eval())
+    return load(model_folder, device="cpu").scorer()
 
 
 def test_the_cache_holds_the_models_own_scores(model_folder, shards, tmp_path, capsys, scorer):

@@ -11,12 +11,11 @@ import torch
 from PIL import Image
 
 from tests.backbones import hf_models
-from tests.refusals import command_refused
+from tests.refusals import command_refused, run_command
 from tests.tiny import halves
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.cli import plugins, quickstart
 from vlmtune.cli.fit import NOISE
-from vlmtune.cli.main import main
 from vlmtune.errors import UserError
 from vlmtune.export.files import save_export
 from vlmtune.model import load
@@ -37,10 +36,7 @@ def photos(tmp_path_factory):
 
 
 def run(capsys, *words):
-    capsys.readouterr()
-    status = main([str(word) for word in words])
-    output = capsys.readouterr()
-    return status, output.out, output.err
+    return run_command(capsys, words)
 
 
 def save_tuned(folder, model_folder, step):

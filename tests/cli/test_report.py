@@ -5,8 +5,7 @@ import pytest
 from tests.refusals import refused
 from vlmtune.cli import report
 from vlmtune.report.run_report import Provenance, RunReport
-from vlmtune.results.metric_value import MetricValue
-from vlmtune.results.result import Result
+from vlmtune.results import MetricValue, Result
 
 UNUSED = dict.fromkeys(("csv", "latex", "mteb", "metric", "export"))
 

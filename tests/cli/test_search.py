@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 import vlmtune
-from tests.refusals import command_refused
+from tests.refusals import command_refused, run_command
 from tests.tiny import halves
-from vlmtune.cli.main import main
 
 
 @pytest.fixture
@@ -22,12 +21,6 @@ def photos(tmp_path, monkeypatch):
     return folder
 
 
-def run(capsys, *words):
-    status = main([str(word) for word in words])
-    output = capsys.readouterr()
-    return status, output.out, output.err
-
-
 def rows(output: str) -> list[tuple[str, float]]:
     found = re.findall(r"^\| (.+?) +\| +(-?[\d.]+) \|$", output, re.MULTILINE)
     return [(name, float(score)) for name, score in found]
@@ -36,14 +29,16 @@ def rows(output: str) -> list[tuple[str, float]]:
 def test_what_is_indexed_is_found(model_folder, photos, tmp_path, capsys):
     (photos / "bad.png").write_text("no image")
     index = ("index", photos, "--model", model_folder, "--out", "runs/index", "--device", "cpu")
-    status, out, _ = run(capsys, *index)
+    status, out, _ = run_command(capsys, index)
     first, last = out.splitlines()
     assert status == 0
     assert first.startswith(f"not indexed: {photos / 'bad.png'}: expected an image in")
     assert last == "runs/index: 3 images, 3 of them new or changed; not indexed: 1"
-    assert run(capsys, *index)[1].splitlines()[-1].startswith("runs/index: 3 images, 0 of them")
+    assert (
+        run_command(capsys, index)[1].splitlines()[-1].startswith("runs/index: 3 images, 0 of them")
+    )
     search = ("search", "runs/index", "a red cube", "green", "--device", "cpu")
-    status, out, _ = run(capsys, *search, "--top", 2)
+    status, out, _ = run_command(capsys, [*search, "--top", 2])
     assert status == 0
     files = sorted(photos.glob("* one.png"))
     model = vlmtune.load(model_folder, device="cpu")
@@ -74,10 +69,11 @@ def test_images_are_queries_and_a_page_shows_what_is_found(model_folder, photos,
 
 def test_captions_that_are_cut_are_named(model_folder, photos, capsys):
     cut = " ".join(["red"] * 76)
-    assert run(capsys, "index", photos, "--model", model_folder, "--out", "index")[0] == 0
+    index = ["index", photos, "--model", model_folder, "--out", "index"]
+    assert run_command(capsys, index)[0] == 0
     score = ("score", model_folder, photos / "red one.png", "--text", "a red cube", "--text", cut)
     for words in (("search", "index", "a red cube", cut), score):
-        status, _, err = run(capsys, *words)
+        status, _, err = run_command(capsys, words)
         assert status == 0, err
         warning = "vlmtune: warning: longer than the model reads, and truncated: "
         assert err.splitlines() == [warning + repr(cut[:80])]
@@ -85,7 +81,7 @@ def test_captions_that_are_cut_are_named(model_folder, photos, capsys):
 
 def test_mistakes_are_one_line(model_folder, other_folder, photos, capsys):
     index = ("index", photos, "--out", "index", "--device", "cpu", "--model")
-    assert run(capsys, *index, model_folder)[0] == 0
+    assert run_command(capsys, [*index, model_folder])[0] == 0
     search = ("search", "index", "green", "--device", "cpu")
     for words, reason in (
         ((*index, other_folder), "with other weights or preprocessing: use that model"),
@@ -96,4 +92,4 @@ def test_mistakes_are_one_line(model_folder, other_folder, photos, capsys):
         (("index", photos, "--out", "x"), "required: --model"),
     ):
         (_,) = command_refused(capsys, words, reason)
-    assert run(capsys, *search, "--model", model_folder)[0] == 0
+    assert run_command(capsys, [*search, "--model", model_folder])[0] == 0

@@ -4,7 +4,6 @@ import itertools
 import math
 import random
 import shutil
-import sys
 from pathlib import Path
 from pydoc import locate
 
@@ -13,7 +12,7 @@ import wandb
 import yaml
 
 from tests.test_configs import Parsed, header
-from tests.tiny import write_cola
+from tests.tiny import cola_plugin, keeping, plugin, write_cola
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
@@ -43,7 +42,6 @@ def offline(monkeypatch, tmp_path):
     """W&B that asks nobody and writes below the test's folder."""
     for name, value in (("MODE", "offline"), ("SILENT", "true"), ("DIR", str(tmp_path))):
         monkeypatch.setenv(f"WANDB_{name}", value)
-    monkeypatch.setattr(sys, "argv", ["vlmtune"])
     yield
     wandb.teardown()
 
@@ -143,29 +141,20 @@ def test_each_sweep_of_the_corpora_is_of_a_method_on_every_corpus():
 def tiny(folder: Path, model: Path, shards: Path) -> list[str]:
     """Arguments that put the tiny model and corpus in the place of the quickstart's."""
     cola = write_cola(folder / "cola")
-    specs = [
-        {
-            "class_path": "vlmtune.benchmarks.cola_multi.ColaMulti",
-            "init_args": {"name": name, "path": str(cola), "images": str(cola.parent)},
-        }
-        for name in BENCHMARKS
-    ]
+    specs = [cola_plugin(cola, name=name) for name in BENCHMARKS]
     evaluation = {"benchmarks": specs, "every_n_steps": 1, "store": None}
     # As the config has them, so what is not said here stays what it is there.
-    every = {"every_n_train_steps": 1, "dirpath": None}
+    callbacks = [
+        plugin("training.benchmark_callback.BenchmarkCallback", **evaluation),
+        keeping(every_n_train_steps=1, dirpath=None),
+    ]
     changes = {
         "trainer": {
             "accelerator": "cpu",
             "enable_progress_bar": False,
             "log_every_n_steps": 1,
             "default_root_dir": str(folder / "root"),
-            "callbacks": [
-                {
-                    "class_path": "vlmtune.training.benchmark_callback.BenchmarkCallback",
-                    "init_args": evaluation,
-                },
-                {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": every},
-            ],
+            "callbacks": callbacks,
         },
         "model": {"store": None},
         "data": {"train": [{"path": str(shards)}], "batch_size": 4},

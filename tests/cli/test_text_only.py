@@ -1,28 +1,21 @@
 import json
-import sys
-from dataclasses import replace
 
 import pytest
 
 from tests.refusals import command_refused, refused
 from tests.tiny import cola_plugin, write_cola
-from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.pug_animals import PugAnimals
 from vlmtune.cli.main import main
 from vlmtune.cli.text_only import TextOnly, captions
-from vlmtune.evaluation.scorer import Scorer
-from vlmtune.evaluation.text_only import ImageAveraged
+from vlmtune.evaluation import ImageAveraged
 from vlmtune.language.ngram import NGram
-from vlmtune.report.run_report import Provenance, RunReport
-from vlmtune.report.text_only_files import save_text_only
+from vlmtune.model import load
+from vlmtune.report.run_report import Provenance
 
 
 @pytest.fixture
 def scorer(model_folder):
-    backbone, adapter = OpenClip(str(model_folder)), ZeroShot()
-    adapter.attach(backbone)
-    return Scorer(backbone, adapter)
+    return load(model_folder, device="cpu").scorer()
 
 
 @pytest.fixture
@@ -99,18 +92,7 @@ def test_what_reads_embeddings_has_no_text_only_run(
     assert "no text-only runs" in capsys.readouterr().err
 
 
-def test_files_of_a_former_evaluation_are_replaced(tmp_path, provenance):
-    one = RunReport("text-only (n-gram)", provenance, (), text_only=True)
-    save_text_only(tmp_path, [one, replace(one, name="text-only (image averaged)")])
-    names = ["text-only-image-averaged.json", "text-only-n-gram.json"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
-    assert RunReport.load(tmp_path / names[1]) == one
-    save_text_only(tmp_path, [])
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_evaluate_and_report_show_text_only_runs(model_folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["vlmtune"])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "words.txt").write_text("a red cube\na blue sphere\n")
     spec = cola_plugin(write_cola(tmp_path / "cola"), name="tiny")

@@ -14,9 +14,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, pad
 from transformers.utils import logging
 
 from tests.backbones.kinds import KINDS, tiny_backbone
-from vlmtune.adapters.base import Adapter, JointAdapter
+from vlmtune.adapters import Adapter, JointAdapter, ZeroShot
 from vlmtune.adapters.trained_state import load_trained_state, trained_state
-from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.hf.siglip2_naflex import SigLIP2NaFlex, to_strip
 from vlmtune.backbones.hf.vilt import OUTSIDE, Vilt
@@ -164,33 +163,18 @@ def fitted(everywhere) -> tuple[Made, dict[str, torch.Tensor], torch.Tensor]:
 
 OUT_OF_RANGE = [
     ("context_prompts.ContextPrompts", {"length": 0}),
-    ("ft_late.FTLate", {"layers": 0}),
-    ("ft_late.FTLate", {"heads": 0}),
-    ("ft_late.FTLate", {"dropout": 1.5}),
     ("matching.Matching", {"blocks": -1}),
     ("last_blocks.LastBlocks", {"decay": 0.0}),
-    ("full_finetuning.FullFineTuning", {"decay": -1.0}),
     ("mm_adapter.MMAdapter", {"memory": 0}),
-    ("mm_adapter.MMAdapter", {"training_memory": -1}),
-    ("mm_adapter.MMAdapter", {"replaces": -1}),
     ("fusion_styles.mdetr.Mdetr", {"cls_tokens": 0}),
-    ("bottleneck.Bottleneck", {"reduction": 0}),
-    ("deep_prompts.DeepPrompts", {"length": 0}),
-    ("deep_prompts.DeepPrompts", {"depth": 0}),
-    ("lora.LoRA", {"rank": 0}),
     ("lora.LoRA", {"alpha": 0.0}),
     ("lora.LoRA", {"dropout": 1.0}),
     ("lora.LoRA", {"targets": ["values"]}),
     ("grounded_words.GroundedWords", {"image_layer": -1}),
-    ("grounded_words.GroundedWords", {"text_layer": -1}),
     ("grounded_words.GroundedWords", {"frozen_weight": -1.0}),
-    ("fusion_tuning.FusionTuning", {"blocks": 0}),
-    ("fusion_tuning.FusionTuning", {"top": 0.0}),
     ("linear_probe.LinearProbe", {"initial_scale": 0.0}),
-    ("ft_late.FTLate", {"initial_scale": float("inf")}),
     ("mm_adapter.MMAdapter", {"initial_scale": float("nan")}),
     ("bottleneck.Bottleneck", {"image": 1.0}),
-    ("last_blocks.LastBlocks", {"text": -1}),
 ]
 
 

@@ -19,6 +19,7 @@ from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.results.result import Result
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/benchmarks").glob("*.yaml"))
+assert CONFIGS
 
 
 def _class(config: Path) -> type[Benchmark]:
@@ -59,10 +60,6 @@ def coarse(benchmark: Benchmark, seed: int) -> torch.Tensor:
 def last(benchmark: Benchmark) -> tuple[int, ...]:
     """The place of the last score that is asked for."""
     return tuple(size - 1 for size in benchmark.items.truth.shape)
-
-
-def test_there_are_benchmarks():
-    assert CONFIGS
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)

@@ -69,15 +69,10 @@ def noise(seed: int = 0) -> torch.Tensor:
     ("name", "options"),
     [
         ("distillation.Distillation", {"temperature": 0.0}),
-        ("fsc_clip.FSCClip", {"focus": -1.0}),
         ("fsc_clip.FSCClip", {"smoothing": 1.0}),
-        ("ce_clip.CEClip", {"upper": -1.0}),
         ("ce_clip.CEClip", {"rank": float("inf")}),
         ("cyclip.CyClip", {"in_modal": float("nan")}),
-        ("itm.ITM", {"matching": -1.0}),
         ("eqsim.EqSim", {"k": 0}),
-        ("eqsim.EqSim", {"alpha1": -0.1}),
-        ("eqsim.EqSim", {"alpha2": float("nan")}),
     ],
     ids=str,
 )

@@ -14,6 +14,7 @@ from vlmtune.pairs.base import PairPolicy
 from vlmtune.types import Targets
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/pairs").glob("*.yaml"))
+assert CONFIGS
 FEW = {"negatives": 2, "hard": 1, "mined": 1}
 
 
@@ -58,10 +59,6 @@ def choose(policy, seed=0, targets=None, scores=None, device="cpu"):
     scores = (reference() if scores is None else scores).to(device)
     generator = torch.Generator().manual_seed(seed)
     return policy(targets, generator, scores if policy.needs_reference else None)
-
-
-def test_there_are_policies():
-    assert CONFIGS
 
 
 def test_every_image_with_a_true_text_gets_one_and_false_ones_stand_against_them(policy):

@@ -27,11 +27,7 @@ from tests.training.test_damaged_records import corrupted
 from tests.training.test_damaged_records import train as train_damaged
 from tests.training.test_process_group import broken, steep, trained
 from tests.training.test_signals import stops
-from vlmtune.adapters.base import Adapter
-from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.adapters.fusion_tuning import FusionTuning
-from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters import Adapter, FullFineTuning, FusionTuning, LinearProbe, MMAdapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.config import instantiate
@@ -39,15 +35,10 @@ from vlmtune.data.collate import collate
 from vlmtune.data.noun_phrases import NounPhrases
 from vlmtune.errors import UserError
 from vlmtune.export import save_export
-from vlmtune.objectives.base import Objective
-from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.objectives.itm import ITM
-from vlmtune.objectives.on_embeddings import OnEmbeddings
-from vlmtune.objectives.pair_bce import PairBCE
+from vlmtune.objectives import ITM, InfoNCE, Objective, OnEmbeddings, PairBCE
 from vlmtune.pairs.base import PairPolicy
-from vlmtune.training.benchmark_callback import BenchmarkCallback
+from vlmtune.training import AdaptationModule, BenchmarkCallback
 from vlmtune.training.failures import publish_failure
-from vlmtune.training.module import AdaptationModule
 from vlmtune.types import Group
 
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]

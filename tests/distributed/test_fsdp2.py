@@ -15,10 +15,8 @@ from tests.distributed.test_real_adapters import corpora, trained
 from tests.ranks import run_ranks
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module
-from tests.tiny import fit_config, plugin, write_cola
-from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.adapters.last_blocks import LastBlocks
-from vlmtune.adapters.lora import LoRA
+from tests.tiny import fit_config, keeping, plugin, write_cola
+from vlmtune.adapters import FullFineTuning, LastBlocks, LoRA
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.cli.main import main
 from vlmtune.cli.run_folder import AtomicCheckpoints
@@ -26,12 +24,8 @@ from vlmtune.model import check_checkpoint, load
 from vlmtune.model.layout import WEIGHTS
 from vlmtune.model.loading import REST
 from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.training.benchmark_callback import BenchmarkCallback
+from vlmtune.training import EMA, FSDP2, BenchmarkCallback, RetentionBudget, RunMonitor
 from vlmtune.training.checkpoint_files import newest_checkpoint
-from vlmtune.training.ema import EMA
-from vlmtune.training.fsdp2 import FSDP2
-from vlmtune.training.retention_budget import RetentionBudget
-from vlmtune.training.run_monitor import RunMonitor
 
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
 
@@ -249,8 +243,7 @@ def command(rank, *words):
 def test_commands_take_a_sharded_checkpoint_and_replace_it(
     model_folder, shards, tmp_path, monkeypatch
 ):
-    every = {"every_n_train_steps": 1, "save_last": True}
-    callback = {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": every}
+    callback = keeping(every_n_train_steps=1, save_last=True)
     trainer = {"max_steps": 2, "callbacks": [callback], "strategy": plugin("training.fsdp2.FSDP2")}
     config = fit_config(tmp_path / "a", model_folder, shards, trainer=trainer)
     fit_words = ["fit", "--config", str(config)]
@@ -264,7 +257,6 @@ def test_commands_take_a_sharded_checkpoint_and_replace_it(
     before = load(last).adapter.state_dict()
 
     more = ["--trainer.strategy", "auto", "--trainer.max_steps", "3", "--ckpt_path", str(last)]
-    monkeypatch.setattr("sys.argv", ["vlmtune"])
     assert main([*fit_words, *more]) == 0
     assert last.is_file()
     assert load(last).adapter.state_dict().keys() == before.keys()

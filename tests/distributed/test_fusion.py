@@ -14,12 +14,8 @@ from tests.ranks import run_ranks
 from tests.runs import QUIET, Batches, quiet_trainer
 from vlmtune.adapters.fusion_tuning import FusionTuning
 from vlmtune.data.datamodule import NoBatches
-from vlmtune.objectives.eqsim import EqSim
-from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.objectives.itm import ITM
-from vlmtune.objectives.on_embeddings import OnEmbeddings
-from vlmtune.pairs.base import PairPolicy
-from vlmtune.pairs.ranking_pairs import RankingPairs
+from vlmtune.objectives import ITM, EqSim, InfoNCE, OnEmbeddings
+from vlmtune.pairs import PairPolicy, RankingPairs
 from vlmtune.training.module import AdaptationModule
 
 __all__ = ["folders"]  # a fixture

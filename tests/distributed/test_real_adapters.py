@@ -19,8 +19,7 @@ from tests.runs import QUIET, Batches, quiet_trainer
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.unread_words import UnreadWords
 from vlmtune.config import instantiate
-from vlmtune.data.caption_negatives import CaptionNegatives
-from vlmtune.data.caption_units import CaptionUnits
+from vlmtune.data import CaptionNegatives, CaptionUnits
 from vlmtune.data.collate import collate
 from vlmtune.data.datamodule import NoBatches
 from vlmtune.errors import UserError

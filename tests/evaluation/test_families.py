@@ -14,8 +14,7 @@ from tests.backbones.kinds import KINDS
 from tests.test_configs import CONFIGS, ROOT, stated
 from tests.tiny import write_model
 from vlmtune.backbones.base import Backbone
-from vlmtune.benchmarks.valse import Valse
-from vlmtune.benchmarks.winoground import Winoground
+from vlmtune.benchmarks import Valse, Winoground
 from vlmtune.config import instantiate
 from vlmtune.evaluation.suite import run_suite
 from vlmtune.model import load

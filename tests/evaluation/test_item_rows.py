@@ -7,11 +7,8 @@ import pytest
 import torch
 
 from tests.contracts.test_benchmarks import SCORED, _class
-from vlmtune.benchmarks.cola_single import ColaSingle
+from vlmtune.benchmarks import ColaSingle, MultipleChoice, Paired, Retrieval
 from vlmtune.benchmarks.files import write_image, write_json
-from vlmtune.benchmarks.retrieval import Retrieval
-from vlmtune.benchmarks.rules.multiple_choice import MultipleChoice
-from vlmtune.benchmarks.rules.paired import Paired
 from vlmtune.evaluation.suite import run_suite
 
 

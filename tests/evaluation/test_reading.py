@@ -9,11 +9,9 @@ from tests.contracts.test_benchmarks import SCORED, _class
 from tests.refusals import refused
 from tests.toy import Together, Toy
 from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.benchmarks.rules.multiple_choice import MultipleChoice
-from vlmtune.benchmarks.rules.paired import Paired
+from vlmtune.benchmarks import MultipleChoice, Paired
+from vlmtune.evaluation import Scorer, run_suite
 from vlmtune.evaluation.reading import MOST_WORDS, read_words, seen_box
-from vlmtune.evaluation.scorer import Scorer
-from vlmtune.evaluation.suite import run_suite
 from vlmtune.types import FeatureSpec
 
 

@@ -60,16 +60,6 @@ def test_blocks_of_all_ranks_give_back_what_was_asked_for(make, seed, ranks, siz
     assert placed.tolist() == want
 
 
-def test_what_no_pair_names_is_left_out(make):
-    request = make(IMAGES, TEXTS, [[6, 4], [1, 4], [4, 0], [4, 3]])
-    assert set(request.images) == {"b", "d"}  # the second and the seventh are the same
-    assert set(request.texts) == {"v", "x"}
-    assert request.pairs is not None
-    assert len(request.pairs) == 2
-    assert not make(IMAGES, TEXTS, []).images
-    assert make("", TEXTS).count(range(0)) == 0
-
-
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_ranks_have_about_as_many_pairs(make, ranks):
     letters = "".join(chr(0x4E00 + i) for i in range(200))

@@ -13,7 +13,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.benchmarks.pair_scorer import Embedder
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.types import FeatureSpec, ImageRef, Pooled, Scores, Tokens
+from vlmtune.types import FeatureSpec, ImageRef, Pooled, Tokens
 
 TEXTS = ["red cube", "a blue cube on a red one", "cube", "red cube", "green", "blue"]
 
@@ -204,24 +204,6 @@ def test_nothing_to_score_encodes_nothing(images, tmp_path):
     assert backbone.images == 0
 
 
-def test_an_adapter_with_a_forward_of_its_own_is_respected(images):
-    class Shifted(ToyDual):
-        def forward(self, image, text, pairs=None):
-            scores = super().forward(image, text, pairs)
-            return Scores(scores.values + 7, scores.computed)
-
-    plain = Scorer(*made(ToyDual()))(images, TEXTS)
-    shifted = Scorer(*made(Shifted()), batch_size=2)(images, TEXTS)
-    torch.testing.assert_close(shifted, plain + 7)
-
-    class Forgetful(ToyJoint):
-        def forward(self, image, text, pairs=None):
-            scores = super().forward(image, text, pairs)
-            return Scores(scores.values, torch.zeros_like(scores.computed))
-
-    assert Scorer(*made(Forgetful()))(images, TEXTS).isnan().all()
-
-
 def test_modes_are_restored_and_no_graph_is_built(images, tmp_path):
     backbone, adapter = made(ToyDual(frozen=False))
     backbone.train()
@@ -305,22 +287,6 @@ def test_a_session_ends(images):
     assert backbone.images == 10
 
 
-def test_another_process_with_another_adapter_reads_the_store_of_a_session(images, tmp_path):
-    with Scorer(*made(ToyDual("tokens")), tmp_path).session(images, TEXTS):
-        pass
-
-    class Other(ToyDual):
-        def embed_image(self, image):
-            return super().embed_image(image).square()
-
-    backbone, adapter = made(Other("tokens"))  # as another process has them
-    score = Scorer(backbone, adapter, tmp_path)
-    with score.session(images[::-1], TEXTS[::-1]):
-        got = score(images[:3], TEXTS)
-    assert (backbone.images, sum(backbone.captions.values())) == (0, 0)
-    torch.testing.assert_close(got, naive(backbone, adapter, images[:3], TEXTS))
-
-
 def test_what_cannot_be_encoded_fails_the_call_that_needs_it(images, tmp_path, make, store):
     damaged, blank = tmp_path / "damaged.png", "?"
     damaged.write_bytes(b"no image")
@@ -385,16 +351,6 @@ def test_words_come_with_their_ids(images, tmp_path, base, frozen):
     with score.session(images, TEXTS):
         torch.testing.assert_close(score(images, TEXTS), want)
     assert not list((tmp_path / "store").glob("text-*"))
-
-
-@pytest.mark.parametrize("numbers", [1, 10, 2**24])
-def test_what_is_on_the_device_at_a_time_does_not_matter(images, monkeypatch, numbers):
-    monkeypatch.setattr("vlmtune.evaluation.scorer.NUMBERS", numbers)
-    backbone, adapter = made(ToyDual())
-    want, pairs = naive(backbone, adapter, images, TEXTS), torch.tensor([[0, 1], [5, 4], [2, 2]])
-    torch.testing.assert_close(Scorer(backbone, adapter)(images, TEXTS), want)
-    got = Scorer(backbone, adapter)(images, TEXTS, pairs)
-    torch.testing.assert_close(got, want[tuple(pairs.T)])
 
 
 SPARSE = [[6, 5], [0, 0], [4, 2], [0, 3], [1, 1], [6, 4], [2, 5], [3, 5], [5, 5]]

@@ -6,9 +6,8 @@ import pytest
 
 from tests.ranks import run_ranks
 from tests.refusals import refused
+from vlmtune.adapters import MMAdapter, ZeroShot
 from vlmtune.adapters.fusion_styles.albef import Albef
-from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.errors import UserError
@@ -33,17 +32,6 @@ class Counted(OpenClip):
         return super().encode_text(texts, reads)
 
 
-def test_an_unknown_word_is_said_before_an_image_is_encoded(cola, scorer, tmp_path):
-    one = cola()
-    rows = json.loads(Path(one.path).read_text())
-    rows[0][1] = "a zebra"
-    Path(one.path).write_text(json.dumps(rows))
-    scorer, backbone = scorer(tmp_path / "store")
-    with refused("got 'zebra' in 'a zebra': use its words, or a model that reads any"):
-        run_suite([one], scorer)
-    assert (backbone.images, backbone.captions) == (0, 0)
-
-
 @pytest.fixture
 def scorer(model_folder):
     """Returns a function that makes a scorer of a zero-shot model, and the model's backbone."""
@@ -66,17 +54,6 @@ def test_each_benchmark_has_the_numbers_it_has_alone(cola, scorer):
         alone = benchmark.run(scorer()[0])
         assert result.benchmark == benchmark.name
         assert (result.metrics, result.outcomes) == (alone.metrics, alone.outcomes)
-
-
-def test_results_say_what_kind_they_are_and_of_which_items(cola, scorer):
-    class Kept(ColaMulti):
-        kind = "retained"
-
-    same = cola("same", kind=Kept)
-    first, few, kept = run_suite([cola("all"), cola("few", limit=3), same], scorer()[0]).results
-    assert (first.kind, kept.kind) == ("compositional", "retained")
-    assert first.items_digest == kept.items_digest != few.items_digest
-    assert first.items_digest
 
 
 def test_results_list_what_occurs_twice(cola, scorer, tmp_path):
@@ -109,20 +86,6 @@ def test_a_plain_function_of_images_and_texts_is_measured(cola, scorer):
     assert calls == [(18, 18), (18, 18)]
     with refused(r"scores of shape \(18, 18\) for a function .* got \(18,\)"):
         cola().run(lambda images, texts: [0.0] * len(images))
-
-
-def test_another_benchmark_costs_its_own_images_only(cola, scorer, tmp_path):
-    run_suite([cola("some", limit=4)], scorer(tmp_path / "store")[0])
-    score, backbone = scorer(tmp_path / "store")
-    suite = run_suite([cola("all"), cola("some", limit=4)], score)
-    assert (backbone.images, backbone.captions) == (18 - 8, 18 - 8)
-    alone = scorer()[0]
-    assert suite.results[0].metrics == cola("all").run(alone).metrics
-    for damaged in (tmp_path / "store").glob("*/values.bin"):
-        damaged.write_bytes(b"")
-    score, backbone = scorer(tmp_path / "store")
-    run_suite([cola("more", limit=6)], score)
-    assert (backbone.images, backbone.captions) == (12, 12)
 
 
 def test_what_cannot_be_loaded_is_known_before_anything_is_encoded(cola, scorer, tmp_path):
@@ -226,23 +189,21 @@ def test_an_empty_image_is_known_before_anything_is_encoded(cola, scorer):
         assert ColaMulti.source in why
 
 
-@pytest.mark.parametrize("text", [" \n", None])
-def test_a_text_without_words_is_known_before_anything_is_encoded(cola, scorer, text):
+def test_a_text_without_words_is_known_before_anything_is_encoded(cola, scorer):
     class Careless(ColaMulti):
         """A plug-in that does not look at its texts."""
 
         @property
         def items(self):
             arrays = self.arrange(self.read())
-            object.__setattr__(arrays, "texts", (*arrays.texts[:-1], text))  # past its types
-            return arrays
+            return replace(arrays, texts=(*arrays.texts[:-1], " \n"))
 
     score, backbone = scorer()
     suite = run_suite([cola("few", limit=2), cola("bad", Careless)], score)
     assert (backbone.images, backbone.captions) == (4, 4)
     ((name, why),) = suite.not_run
     assert name == "bad"
-    assert why.startswith(f"expected texts with words for bad, got 1 without, first {text!r}")
+    assert why.startswith("expected texts with words for bad, got 1 without, first ' \\n'")
 
 
 def test_where_nothing_can_be_run_it_is_an_error(cola, scorer, tmp_path):

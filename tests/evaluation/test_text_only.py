@@ -1,12 +1,9 @@
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
 from vlmtune.benchmarks.base import PairScorer
-from vlmtune.benchmarks.sugar_crepe import SugarCrepe
 from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
 from vlmtune.language.ngram import NGram
 from vlmtune.types import ImageRef
@@ -17,33 +14,7 @@ TRAINING = [
     "a woman holds an umbrella in the rain",
     "two cats sleep on a bed",
 ]
-ITEMS = [  # a true caption, and a false one that nobody would write
-    ("a man rides a horse", "a horse rides a man"),
-    ("a dog sits on a bed", "a bed sits on a dog"),
-    ("two cats sleep on a couch", "two couch sleep on a cats"),
-]
 IMAGES = [ImageRef(Path(f"{i}.png")) for i in range(3)]
-
-
-@pytest.fixture
-def benchmark(tmp_path):
-    """SugarCrepe's layout, with captions that can be told without looking."""
-    rows = {}
-    for i, (caption, negative) in enumerate(ITEMS):
-        Image.new("RGB", (8, 8), (60 * i, 0, 0)).save(tmp_path / f"{i}.jpg")
-        rows[str(i)] = {"filename": f"{i}.jpg", "caption": caption, "negative_caption": negative}
-    files = ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel", "swap_att")
-    for name in (*files, "swap_obj"):
-        (tmp_path / f"{name}.json").write_text(json.dumps(rows))
-    return SugarCrepe(str(tmp_path), str(tmp_path))
-
-
-@pytest.mark.parametrize("per_token", [True, False])
-def test_a_benchmark_that_can_be_solved_blindly_shows_it(benchmark, per_token):
-    score = TextOnlyScore(NGram(3).fit(TRAINING), per_token)
-    assert isinstance(score, PairScorer)
-    result = benchmark.run(score)
-    assert result.metrics[result.primary].value == 1.0
 
 
 def test_the_score_is_the_likelihood_of_the_text():

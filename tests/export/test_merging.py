@@ -20,9 +20,7 @@ from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.text_map import TextMap
-from vlmtune.backbones.hf.blip import Blip
-from vlmtune.backbones.hf.hf_clip import HFCLIP
-from vlmtune.backbones.hf.siglip import SigLIP
+from vlmtune.backbones import HFCLIP, Blip, SigLIP
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.main import main
 from vlmtune.export.merging import save_merged

@@ -28,10 +28,7 @@ from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.text_map import TextMap
 from vlmtune.adapters.word_prompts import WordPrompts
 from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.backbones.hf.blip import Blip
-from vlmtune.backbones.hf.bridgetower import BridgeTower
-from vlmtune.backbones.hf.flava import Flava
-from vlmtune.backbones.hf.siglip import SigLIP
+from vlmtune.backbones import Blip, BridgeTower, Flava, SigLIP
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.export.merging import save_merged
 

@@ -14,10 +14,8 @@ from tests.export.test_merging import trained
 from tests.model.checkpoints import checkpoint
 from tests.refusals import refused
 from tests.tiny import WORDS
-from vlmtune.adapters.context_prompts import ContextPrompts
-from vlmtune.adapters.lora import LoRA
-from vlmtune.backbones.hf.hf_clip import HFCLIP
-from vlmtune.backbones.hf.siglip import SigLIP
+from vlmtune.adapters import ContextPrompts, LoRA
+from vlmtune.backbones import HFCLIP, SigLIP
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.main import main
 from vlmtune.config import instantiate

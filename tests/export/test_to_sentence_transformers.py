@@ -10,11 +10,8 @@ from tests.export.test_merging import trained
 from tests.model.checkpoints import checkpoint
 from tests.refusals import command_refused, refused
 from tests.tiny import WORDS, write_model
-from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.adapters.lora import LoRA
-from vlmtune.backbones.hf.blip import Blip
-from vlmtune.backbones.hf.hf_clip import HFCLIP
-from vlmtune.backbones.hf.siglip import SigLIP
+from vlmtune.adapters import FullFineTuning, LoRA
+from vlmtune.backbones import HFCLIP, Blip, SigLIP
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.main import main
 from vlmtune.export.clip_twin import clip_twin

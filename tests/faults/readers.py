@@ -24,12 +24,10 @@ from tests.tiny import plugin, write_arrow
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.benchmarks.cola_multi import ColaMulti
-from vlmtune.benchmarks.retrieval import Retrieval
+from vlmtune.benchmarks import ColaMulti, Retrieval
 from vlmtune.cli.main import main as vlmtune
-from vlmtune.data.images import open_image
+from vlmtune.data import ShardSet, open_image
 from vlmtune.data.schema import read_manifest
-from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
 from vlmtune.data.tables import numbered_rows, source_files
 from vlmtune.data.tar_index import SUFFIX, open_index
@@ -41,10 +39,8 @@ from vlmtune.mining.build import open_or_build_cache
 from vlmtune.mining.cache import CacheKey
 from vlmtune.model import check_checkpoint
 from vlmtune.model.loading import load_export
-from vlmtune.report.items_file import read_items
-from vlmtune.report.run_report import Provenance, RunReport
-from vlmtune.results.metric_value import MetricValue
-from vlmtune.results.result import Result
+from vlmtune.report import Provenance, RunReport, read_items
+from vlmtune.results import MetricValue, Result
 from vlmtune.types import FeatureSpec, Pooled
 
 MODEL = str(work.MODEL)

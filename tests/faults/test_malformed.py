@@ -1,14 +1,9 @@
 """Malformed files give one line, whatever reads them."""
 
-import random
-import sys
-from collections import Counter
-
 import pytest
 
 from tests.faults import malformed
 from tests.faults.malformed import outcome, run
-from tests.faults.mutations import mutated
 from tests.faults.readers import Reader
 from vlmtune.errors import UserError
 
@@ -30,28 +25,6 @@ def test_something_else_read_from_a_file_with_a_checksum_is_a_fault(monkeypatch)
     _, faults = run(inputs=5, seed=0)
     assert len(faults) == 5
     assert faults[0].startswith("seed 0, input 0, c/a: ValueError: read b")
-
-
-@pytest.mark.parametrize(
-    "content", [b'{"a": 1}', b'{"a": 1}\n{"a": 2}\n', b"a,b\n1,2\n", b"\xff\xd8\x00", b"", b"text"]
-)
-def test_changes_are_those_of_the_seed(content):
-    changes = [[mutated(content, random.Random(seed)) for seed in range(40)] for _ in "ab"]
-    assert changes[0] == changes[1]
-    assert sum(change != content for change in changes[0]) > 10
-
-
-def test_several_seeds_are_counted_together(monkeypatch, capsys):
-    def run(inputs, seed):
-        counts = {"a.json": Counter(refused=inputs - 1, fault=1)}
-        return counts, [f"seed {seed}, input 0, a.json: x"]
-
-    monkeypatch.setattr(malformed, "run", run)
-    monkeypatch.setattr(sys, "argv", ["malformed", "--inputs", "3", "--seed", "4", "5"])
-    assert malformed.main() == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == [f"seed {n}: 2 of 3 inputs end in one line or are read" for n in (4, 5)]
-    assert lines[-1] == "4 of 6 inputs end in one line or are read"
 
 
 @pytest.mark.parametrize(

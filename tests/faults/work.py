@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from tests.tiny import fit_config, plugin
+from tests.tiny import fit_config, keeping, plugin
 
 MODEL = Path("checkpoints/scenes-clip").resolve()
 COLOURS = ("red", "green", "blue", "yellow")
@@ -81,8 +81,8 @@ def arguments(work: Work, sources: Path, out: Path) -> list[str]:
 
 def write_config(work: Work, sources: Path, out: Path) -> Path:
     """Writes the config of a training that draws random numbers in every step."""
-    saved = {"every_n_train_steps": 4, "save_last": True, "dirpath": str(out / "run/checkpoints")}
-    checkpoints = {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": saved}
+    place = str(out / "run/checkpoints")
+    checkpoints = keeping(every_n_train_steps=4, save_last=True, dirpath=place)
     model = {
         "adapter": plugin("adapters.mm_adapter.MMAdapter", heads=2, hidden=8, dropout=0.1),
         "objectives": [plugin("objectives.pair_bce.PairBCE")],

@@ -4,8 +4,7 @@ import numpy
 import pytest
 import torch
 
-from vlmtune.metrics.cluster_robust import cluster_robust_mean
-from vlmtune.metrics.significance import paired_difference
+from vlmtune.metrics import cluster_robust_mean, paired_difference
 
 TRIALS, ITEMS = 500, 10  # simulations, and items of a cluster
 QUANTILES = {0.5: 0.0, 0.8: 0.841621, 0.9: 1.281552}  # of the normal distribution

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from tests.refusals import refused
+from vlmtune.metrics import paired_difference, seeded_difference
 from vlmtune.metrics.item_groups import ItemGroups
-from vlmtune.metrics.seed_significance import seeded_difference
-from vlmtune.metrics.significance import paired_difference
 
 
 def outcomes(rates, n=200, seed=0):

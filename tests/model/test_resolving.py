@@ -18,9 +18,7 @@ from tests.backbones.kinds import KINDS, tiny_backbone
 from tests.model.checkpoints import checkpoint
 from tests.refusals import command_refused, refused
 from tests.tiny import WORDS
-from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.adapters.matching import Matching
-from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.adapters import LinearProbe, Matching, ZeroShot
 from vlmtune.backbones.advice import supported_types
 from vlmtune.backbones.hf.hf_clip import HFCLIP
 from vlmtune.backbones.open_clip.open_clip import OpenClip

@@ -1,19 +1,18 @@
 """Weights between the pre-trained and the trained ones, in Python and on the command line."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.utils import parametrize
 
 import vlmtune
 from tests.backbones.hf_models import write_flava
+from tests.contracts.test_adapters import CONFIGS, Made
 from tests.model.checkpoints import checkpoint
-from tests.refusals import command_refused, refused
+from tests.refusals import command_refused, refused, run_command
 from tests.runs import weights
 from tests.tiny import cola_plugin, halves, write_cola
 from vlmtune.adapters.base import Adapter
@@ -26,40 +25,19 @@ from vlmtune.adapters.late_interaction import LateInteraction
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.matching import Matching
-from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.hf.flava import Flava
+from vlmtune.backbones import Flava
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.cli.main import main
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
-from vlmtune.model.model import Model
-from vlmtune.model.wise_ft import WiseFT
+from vlmtune.model import Model, WiseFT
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/adapters").glob("*.yaml"))
 SPECS = {path.stem: yaml.safe_load(path.read_text()) for path in CONFIGS}
-TEXTS = ["red cube", "a blue sphere left of the red cube", "dog", "a green metal cube"]
 
 
-@dataclass
-class Made:
-    backbone: Backbone
-    adapter: Adapter
-
-    def values(self) -> torch.Tensor:
-        pixels = torch.randn(5, 3, 32, 32, generator=torch.Generator().manual_seed(5))
-        image = self.backbone.encode_image(pixels, self.adapter.image_input)
-        return self.adapter(image, self.backbone.encode_text(TEXTS, self.adapter.text_input)).values
-
-    def fit(self) -> None:
-        both = (*self.adapter.parameters(), *self.backbone.parameters())
-        trained = [parameter for parameter in both if parameter.requires_grad]
-        optimizer = torch.optim.Adam(trained, lr=1e-2) if trained else None
-        for _ in range(3 if optimizer else 0):
-            optimizer.zero_grad()
-            binary_cross_entropy_with_logits(self.values(), torch.eye(5, 4)).backward()
-            optimizer.step()
+def made_of(backbone, adapter):
+    pixels = torch.randn(5, 3, 32, 32, generator=torch.Generator().manual_seed(5))
+    return Made(backbone.eval(), adapter.eval(), pixels)
 
 
 def trained(folder, adapter, family=OpenClip):
@@ -69,8 +47,9 @@ def trained(folder, adapter, family=OpenClip):
         adapter.attach(backbone)
     except UserError as error:
         pytest.skip(str(error))
-    made = Made(backbone.eval(), adapter.eval())
-    made.fit()
+    made = made_of(backbone, adapter)
+    for _ in range(3 if made.trained() else 0):
+        made.fit()
     return made
 
 
@@ -89,7 +68,7 @@ OTHERS = [stem for stem in SPECS if stem != "late_interaction"]
 def test_0_is_the_zero_shot_model_and_1_the_trained_one(stem, model_folder):
     adapter = instantiate(SPECS[stem], Adapter)
     made = trained(model_folder, adapter)
-    before, scores = weights(made), made.values().detach()
+    before, scores = weights(made), made.values()
     if not adapter.identity_at_init:
         with refused("starts as the zero-shot model") as error:
             WiseFT(made.backbone, adapter)
@@ -97,7 +76,7 @@ def test_0_is_the_zero_shot_model_and_1_the_trained_one(stem, model_folder):
         assert "average its scores with the zero-shot model's" in str(error.value)
         return
     zero = ZeroShot()
-    want = Made(OpenClip(str(model_folder)).eval(), zero)
+    want = made_of(OpenClip(str(model_folder)), zero)
     zero.attach(want.backbone)
     line = WiseFT(made.backbone, adapter)
     assert made.values().equal(scores)  # nothing has changed yet
@@ -114,9 +93,9 @@ def test_0_is_the_zero_shot_model_and_1_the_trained_one(stem, model_folder):
 
 
 def test_0_is_the_start_of_an_adapter_that_starts_otherwise(model_folder):
-    untrained = Made(OpenClip(str(model_folder)).eval(), LateInteraction())
-    untrained.adapter.attach(untrained.backbone)
-    untrained.adapter.eval()
+    backbone, adapter = OpenClip(str(model_folder)), LateInteraction()
+    adapter.attach(backbone)
+    untrained = made_of(backbone, adapter)
     made = trained(model_folder, LateInteraction())
     WiseFT(made.backbone, made.adapter).at(0.0)
     torch.testing.assert_close(made.values(), untrained.values())
@@ -170,16 +149,16 @@ def test_what_starts_at_no_random_place_has_a_line_too(model_folder, tmp_path):
         (ContextPrompts(init="a red"), OpenClip, model_folder),
     ):
         made = trained(path, adapter, family)
-        last = made.values().detach()
+        last = made.values()
         line = WiseFT(made.backbone, made.adapter)
         line.at(0.0)
         first = trained(path, type(adapter)(**adapter.spec()["init_args"]), family)
         assert not made.values().equal(last)
         assert not first.values().equal(made.values())
         fresh = type(adapter)(**adapter.spec()["init_args"])
-        backbone = family(str(path)).eval()
+        backbone = family(str(path))
         fresh.attach(backbone)
-        torch.testing.assert_close(made.values(), Made(backbone, fresh.eval()).values())
+        torch.testing.assert_close(made.values(), made_of(backbone, fresh).values())
         line.at(1.0)
         assert made.values().equal(last)
 
@@ -216,10 +195,7 @@ def suite(tmp_path, monkeypatch):
 
 
 def run(capsys, *arguments):
-    capsys.readouterr()
-    status = main(["export", *map(str, arguments)])
-    output = capsys.readouterr()
-    return status, output.out, output.err
+    return run_command(capsys, ["export", *arguments])
 
 
 def rows(out):
@@ -292,9 +268,7 @@ def test_a_benchmark_that_cannot_be_run_is_said_once(saved, suite, tmp_path, cap
         (["--alpha", "0.5"], "--out FOLDER to write"),
         (["--alphas", "0,1", "--benchmarks", "x", "--out", "x"], "which of --alphas to write"),
         (["--alpha", "2", "--out", "x"], "expected alpha from 0 (pre-trained) to 1 (trained)"),
-        (["--alphas", "0,7", "--benchmarks", "x"], "got 7.0"),
         (["--alphas", "0;1", "--benchmarks", "x"], "expected numbers with commas, got '0;1'"),
-        (["--alpha", "half", "--out", "x"], "invalid float value: 'half'"),
         (["--alpha", "0.5", "--out", "x", "--report", "r"], "no --report with --alpha 0.5"),
         (["--vectors", "-1", "--out", "x"], "expected a weight of at least 0 with --vectors"),
         (["--vectors", "2", "--out", "x"], "grounded words with --vectors, got LastBlocks"),
@@ -312,15 +286,6 @@ def test_a_folder_that_is_taken_is_said_before_measuring(saved, suite, tmp_path,
     (tmp_path / "taken" / "thesis.tex").write_text("years of work")
     options = ("--alphas", "0,1", "--benchmarks", suite, "--alpha", 0, "--out", tmp_path / "taken")
     command_refused(capsys, ["export", saved, *options], "holds something else")
-
-
-def test_an_adapter_that_starts_at_random_is_refused(tmp_path, model_folder, capsys):
-    made = trained(model_folder, MMAdapter(heads=2, hidden=1))
-    path = checkpoint(tmp_path / "mm.ckpt", *vars_of(made))
-    words = ["export", path, "--alpha", 0.5, "--out", tmp_path / "out"]
-    command_refused(capsys, words, "got MMAdapter, which starts at random")
-    assert not (tmp_path / "out").exists()
-    assert run(capsys, path, "--alpha", 1, "--out", tmp_path / "out")[0] == 0
 
 
 def test_grounded_words_are_exported_as_vectors(tmp_path, model_folder, capsys):

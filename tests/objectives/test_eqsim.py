@@ -13,9 +13,7 @@ from tests.refusals import refused
 from tests.scored import embedded, parts, share_of
 from vlmtune.config import instantiate
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives import eqsim, true_pairs
-from vlmtune.objectives.base import Objective
-from vlmtune.objectives.eqsim import EqSim
+from vlmtune.objectives import EqSim, Objective, eqsim, true_pairs
 from vlmtune.types import Embedded, Scores, ScoreShard, Targets, Tokens
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -379,13 +377,6 @@ def test_captions_of_one_image_count_as_one_image_and_are_neither_close_nor_dist
 
 def same(values):
     return Scores.full(values), eye(len(values))
-
-
-def test_flat_and_perfectly_ranked_scores_are_both_equivariant():
-    loss = EqSim(v1="all", v2="all", **NO)
-    assert loss(*same(1e-9 * C)).item() < 1e-15
-    assert loss(*same(1000 * C)).item() < 1e-15
-    assert loss(*same(10 * C)).item() > 0.01
 
 
 def test_half_precision_is_computed_in_single():

@@ -13,12 +13,7 @@ from tests.scored import (
     same,
     softmax,
 )
-from vlmtune.objectives.distillation import Distillation
-from vlmtune.objectives.hard_negative import HardNegative
-from vlmtune.objectives.itm import ITM
-from vlmtune.objectives.pair_bce import PairBCE
-from vlmtune.objectives.sigmoid import Sigmoid
-from vlmtune.objectives.triplet_clip import TripletClip
+from vlmtune.objectives import ITM, Distillation, HardNegative, PairBCE, Sigmoid, TripletClip
 from vlmtune.types import Scores
 
 

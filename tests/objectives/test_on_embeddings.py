@@ -4,10 +4,7 @@ import torch
 
 from tests.scored import random_targets, random_values, scored
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.cyclip import CyClip
-from vlmtune.objectives.eqsim import EqSim
-from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.objectives.on_embeddings import OnEmbeddings
+from vlmtune.objectives import CyClip, EqSim, InfoNCE, OnEmbeddings
 from vlmtune.types import ScoreShard
 
 

@@ -5,8 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 from tests.scored import CUTS, assert_shares_add_up, random_targets, random_values, same, scored
-from vlmtune.objectives import read_alignment
-from vlmtune.objectives.read_alignment import ReadAlignment
+from vlmtune.objectives import ReadAlignment, read_alignment
 from vlmtune.types import Embedded, Scores
 
 

@@ -7,16 +7,9 @@ from torch.nn.functional import normalize
 from tests.backbones import hf_models
 from tests.refusals import refused
 from tests.tiny import halves, write_model
-from vlmtune.adapters.fusion_tuning import FusionTuning
-from vlmtune.adapters.matching import Matching
-from vlmtune.adapters.mm_pred import MMPred
-from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.hf.blip import Blip
-from vlmtune.backbones.hf.bridgetower import BridgeTower
-from vlmtune.backbones.hf.flava import Flava
-from vlmtune.backbones.hf.vilt import Vilt
-from vlmtune.model import load
-from vlmtune.model.model import Model
+from vlmtune.adapters import FusionTuning, Matching, MMPred
+from vlmtune.backbones import Backbone, Blip, BridgeTower, Flava, Vilt
+from vlmtune.model import Model, load
 from vlmtune.probing.embeddings import LayerEmbedder
 from vlmtune.types import FeatureSpec, Tokens
 

@@ -4,11 +4,9 @@ import pytest
 import torch
 
 from vlmtune.errors import UserError
-from vlmtune.probing import measures
+from vlmtune.probing import TaskEmbeddings, measures, transformation
 from vlmtune.probing.colours import identity, invert
-from vlmtune.probing.embeddings import TaskEmbeddings
 from vlmtune.probing.experiment import measure, probe_specs
-from vlmtune.probing.parameters import transformation
 from vlmtune.probing.probe import (
     SEMANTIC,
     TRANSFORMATION,

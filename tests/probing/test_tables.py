@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from vlmtune.probing import measures
+from vlmtune.probing import measures, transformation
 from vlmtune.probing.experiment import ACCURACY, Measured, changes
-from vlmtune.probing.parameters import transformation
 from vlmtune.probing.probe import TRANSFORMATION, ProbeSpec
 from vlmtune.probing.tables import Probed, to_tables
 from vlmtune.probing.tasks import Member, Task, TransformationClass

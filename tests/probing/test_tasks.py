@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vlmtune.probing.categories import categories
+from vlmtune.probing import categories, fine
 from vlmtune.probing.colours import invert
 from vlmtune.probing.distractions import draw_distraction
-from vlmtune.probing.fine import fine
 from vlmtune.probing.parameters import (
     SEED,
     Colour,

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vlmtune.probing import colours, filters, fusing, noise, overlays, warping
-from vlmtune.probing.categories import categories
+from vlmtune.probing import categories, colours, filters, fine, fusing, noise, overlays, warping
 from vlmtune.probing.distractions import DISTRACTIONS, draw_distraction
-from vlmtune.probing.fine import fine
 from vlmtune.probing.halftone import WAVEFORMS, line_halftone, wave
 from vlmtune.probing.icons import ICONS, draw_icon
 

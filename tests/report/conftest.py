@@ -2,9 +2,7 @@ import pytest
 from PIL import Image
 
 from vlmtune.report.run_report import Provenance, RunReport
-from vlmtune.results.item_row import ItemRow
-from vlmtune.results.metric_value import MetricValue
-from vlmtune.results.result import Example, Result
+from vlmtune.results import Example, ItemRow, MetricValue, Result
 from vlmtune.types import ImageRef
 
 

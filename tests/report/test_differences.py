@@ -3,12 +3,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from vlmtune.metrics import mcnemar, paired_difference, seeded_difference
 from vlmtune.metrics.item_groups import ItemGroups
-from vlmtune.metrics.seed_significance import seeded_difference
-from vlmtune.metrics.significance import mcnemar, paired_difference
 from vlmtune.report.differences import compare_with_first
-from vlmtune.results.metric_value import MetricValue
-from vlmtune.results.result import Result
+from vlmtune.results import MetricValue, Result
 
 
 def result(values, **changes):
@@ -128,14 +126,6 @@ def test_a_rank_that_falls_is_better_and_a_benchmark_of_one_run_is_not_compared(
     ranks = [Result("b", "1", "rank", {"rank": value}) for value in values]
     (comparison,) = against(*ranks)
     assert (comparison.change, comparison.direction) == (-1.5, "better")
-
-
-def test_text_only_runs_are_not_compared(make_run):
-    first = replace(make_run("a"), results=(result(OLD),))
-    text_only = replace(make_run("b"), results=(result(NEW),), text_only=True)
-    assert compare_with_first([first, text_only]) == ()
-    found = compare_with_first([text_only, first, replace(first, name="c")])
-    assert [one.run for one in found] == [2]
 
 
 def test_runs_of_a_measurement_are_drawn_in_pairs(against):

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from vlmtune.report.formats import CSV_COLUMNS, to_csv, to_latex, write_formats
-from vlmtune.results.metric_value import MetricValue
-from vlmtune.results.result import Result
+from vlmtune.results import MetricValue, Result
 
 
 def test_every_number_of_every_run_is_a_line(make_run):

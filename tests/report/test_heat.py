@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vlmtune.report import RunReport, to_html
 from vlmtune.report.heat import DARK, heat, heat_views
-from vlmtune.report.html import to_html
-from vlmtune.report.run_report import RunReport
 from vlmtune.results.result import WordMaps
 from vlmtune.types import ImageRef
 

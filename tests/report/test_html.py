@@ -8,12 +8,8 @@ from pathlib import Path
 import pytest
 from markupsafe import escape
 
-from vlmtune.report import html
-from vlmtune.report.caveats import caveats
-from vlmtune.report.formats import to_csv, to_latex
-from vlmtune.report.html import to_html, write_report
-from vlmtune.results.item_row import ItemRow
-from vlmtune.results.metric_value import MetricValue
+from vlmtune.report import caveats, html, to_csv, to_html, to_latex, write_report
+from vlmtune.results import ItemRow, MetricValue
 from vlmtune.results.result import Example, Occurrence, Repeat
 from vlmtune.types import ImageRef
 

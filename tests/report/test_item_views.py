@@ -35,19 +35,6 @@ def test_changes_are_those_of_the_two_steps_in_any_order_of_captions():
     assert square(crossed) == square(ROW)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        None,
-        replace(ROW, images=PAIR[:1], true=STRAIGHT[:1], scores=ROW.scores[:1]),
-        replace(ROW, scores=((2.0, None), (2.07, 2.4))),
-        replace(ROW, true=((True, True), (False, True))),
-    ],
-)
-def test_other_items_have_none(row):
-    assert square(row) is None
-
-
 def test_an_item_shows_the_square_of_each_run():
     after = replace(ROW, scores=((2.0, 1.0), (1.0, 2.0)))
     sides = ([ROW], [after])
@@ -113,31 +100,6 @@ def test_an_image_that_a_run_does_not_show_has_no_rank_there():
         "1.png": [2, None],
     }
     assert list(listed) == ["2.png", "3.png", "4.png", "0.png", "1.png"]
-
-
-def test_each_caption_over_images_is_a_query():
-    true = ((True, False), (False, True), (False, False))
-    row = ItemRow(
-        "a/0", "a", 0.0, IMAGES[:3], ("p", "q"), true, ((3.0, 1.0), (2.0, 2.0), (1.0, 3.0))
-    )
-    made = rankings([row])
-    assert [(one["query"], [r["number"] for r in one["rows"]]) for one in made] == [
-        (0, [0, 1, 2]),
-        (1, [2, 1, 0]),
-    ]
-
-
-@pytest.mark.parametrize(
-    "by_run",
-    [
-        [None],
-        [ItemRow("a/0", "a", 1.0)],
-        [replace(choice((1, 0)), captions=("x", "y"), true=((True, False),))],
-        [choice((None, 1.0, None, 0.5, None))],
-    ],
-)
-def test_fewer_than_three_candidates_are_not_ranked(by_run):
-    assert rankings(by_run) == []
 
 
 def test_the_page_lists_ranks_in_place_of_pairs(make_run):

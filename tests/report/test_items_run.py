@@ -8,9 +8,7 @@ from tests.refusals import refused
 from vlmtune.cli import report
 from vlmtune.report.items_file import write_items
 from vlmtune.report.items_run import run_of_items
-from vlmtune.results.item_row import ItemRow
-from vlmtune.results.metric_value import MetricValue
-from vlmtune.results.result import Result
+from vlmtune.results import ItemRow, MetricValue, Result
 from vlmtune.types import ImageRef
 
 

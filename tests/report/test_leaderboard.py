@@ -10,8 +10,7 @@ from vlmtune.config import stems
 from vlmtune.report import leaderboard
 from vlmtune.report.leaderboard import Board, MeasuredModel
 from vlmtune.report.pareto import mean_change
-from vlmtune.results.metric_value import MetricValue
-from vlmtune.results.result import Result
+from vlmtune.results import MetricValue, Result
 
 N = 12
 PUBLISHED = Path(leaderboard.__file__).with_name("published.yaml")

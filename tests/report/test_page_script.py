@@ -13,8 +13,7 @@ from dataclasses import replace
 import pytest
 
 from vlmtune.report.html import write_report
-from vlmtune.results.metric_value import MetricValue
-from vlmtune.results.result import Result
+from vlmtune.results import MetricValue, Result
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)

@@ -130,13 +130,3 @@ def test_malformed_file(tmp_path, make_run, where, value, message):
     path.write_text(json.dumps(raw))
     with refused(message):
         RunReport.load(path)
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"schema": NaN}', "{"])
-def test_not_a_report(tmp_path, text):
-    path = tmp_path / "report.json"
-    path.write_text(text)
-    with refused(r"expected a report\.json of vlmtune"):
-        RunReport.load(path)
-    with refused(r"expected a report\.json of vlmtune"):
-        RunReport.load(tmp_path / "absent.json")

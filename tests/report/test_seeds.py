@@ -3,14 +3,9 @@ from dataclasses import replace
 import pytest
 
 from tests.refusals import refused
+from vlmtune.report import RunReport, over_seeds, to_csv, to_html, to_markdown
 from vlmtune.report.differences import compare_with_first, items_alone
-from vlmtune.report.formats import to_csv
-from vlmtune.report.html import to_html
-from vlmtune.report.markdown import to_markdown
-from vlmtune.report.run_report import RunReport
-from vlmtune.report.seeds import over_seeds
-from vlmtune.results.metric_value import MetricValue
-from vlmtune.results.result import Result
+from vlmtune.results import MetricValue, Result
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from tests.refusals import refused
-from vlmtune.report.table import baseline, check_runs, colours, rows, sections
+from vlmtune.report.table import baseline, check_runs, colours, rows
 
 
 def by_metric(runs):
@@ -57,26 +57,3 @@ def test_runs_have_colours_different_names_and_a_baseline(make_run):
     assert rows([make_run("a", 0.2), text_only])[0].best == frozenset()
     with refused("'a' twice"):
         check_runs([make_run("a"), make_run("a")])
-
-
-def test_conventions_share_neither_row_nor_section(make_run):
-    strict, other = make_run("strict"), make_run("reference")
-    other = replace(other, results=(replace(other.results[0], convention="reference"),))
-    table = by_metric([strict, other])
-    accuracy = table["cola_multi", "1", "strict", "accuracy", 210]
-    assert [cell and cell.value for cell in accuracy.cells] == [0.4, None]
-    accuracy = table["cola_multi", "1", "reference", "accuracy", 210]
-    assert [cell and cell.value for cell in accuracy.cells] == [None, 0.4]
-    titles = [part.head.title for part in sections([strict, other])]
-    assert titles == ["cola_multi", "cola_single", "cola_multi (reference)"]
-
-
-def test_a_section_begins_with_its_primary_metric_and_ends_with_groups(make_run):
-    run = make_run("a")
-    accuracy = run.results[0].metrics["accuracy"]
-    metrics = {name: accuracy for name in ("a/x", "b", "accuracy", "a/y", "c")}
-    result = replace(run.results[0], metrics=metrics, kind="retained")
-    (part,) = sections([replace(run, results=(result,))])
-    assert [row.metric for row in part.rows] == ["accuracy", "b", "c", "a/x", "a/y"]
-    assert part.kind == "retained"
-    assert [row.metric for row in part.primary] == ["accuracy"]

@@ -29,17 +29,6 @@ def groups(*names, value=0.5, unit="fraction"):
     return {"metrics": dict.fromkeys(["accuracy", *names], metric)}
 
 
-def test_groups_become_bars(views_of):
-    (one,) = views_of(groups("accuracy/a", "accuracy/b", "accuracy/c"))
-    (family,) = one["families"]
-    assert [line.label.text for line in family["chart"].lines] == ["a", "b", "c"]
-    assert family["open"]
-    assert [row["metric"] for row in one["rows"]] == ["accuracy"]
-    # Long and further families are closed.
-    (one,) = views_of(groups(*(f"accuracy/{i}x" for i in range(40)), "b/a", "b/b", "b/c"))
-    assert [family["open"] for family in one["families"]] == [False, False]
-
-
 def test_groups_of_dimensions_make_a_profile(views_of):
     names = ["words/a", "words/b", "words/c", "words", "counts", "scenes"]
     (one,) = views_of(groups(*(f"accuracy/{name}" for name in names)))

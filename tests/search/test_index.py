@@ -12,12 +12,7 @@ from PIL import Image
 from tests.backbones import hf_models
 from tests.refusals import refused
 from tests.tiny import halves
-from vlmtune.adapters.base import Adapter
-from vlmtune.adapters.grounded_words import GroundedWords
-from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.adapters.matching import Matching
-from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.adapters import Adapter, GroundedWords, LinearProbe, Matching, MMAdapter, ZeroShot
 from vlmtune.backbones.hf.vilt import Vilt
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.data.images import open_image
@@ -444,14 +439,6 @@ def test_a_damaged_list_is_refused(joint, copied, change, reason):
     path.write_text(change(path.read_text()))
     with refused(reason):
         opened(copied, joint)
-
-
-def test_what_cannot_be_searched_is_refused(joint, whole, tmp_path):
-    index = opened(whole, joint)
-    with refused("expected captions with words"):
-        index.search(" ")
-    with refused("index.json, got no such file: build one in a new folder with `vlmtune index`"):
-        opened(tmp_path, joint)
 
 
 def test_without_embeddings_or_faiss_there_is_one_line(joint, whole, tmp_path, monkeypatch):

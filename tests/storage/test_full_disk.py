@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -122,7 +121,6 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_a_report_is_replaced_with_all_its_files_or_not_at_all(
     tmp_path, model_folder, monkeypatch, capsys
 ):
-    monkeypatch.setattr(sys, "argv", ["vlmtune"])
     spec = cola_plugin(write_cola(tmp_path / "cola"), name="tiny")
     (tmp_path / "tiny.yaml").write_text(json.dumps(spec))
     (tmp_path / "words.txt").write_text("a red cube\n")

@@ -1,6 +1,5 @@
 """Training on shards of a server on loopback."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -112,7 +111,6 @@ def test_a_shard_that_cannot_be_read_is_one_damaged_line(server, shards, tmp_pat
 def test_a_password_in_the_config_is_refused_before_anything_is_written(
     tmp_path, model_folder, monkeypatch, capsys
 ):
-    monkeypatch.setattr(sys, "argv", ["vlmtune"])
     url = "https://reader:pa55word@127.0.0.1/shards"
     file = config(tmp_path, model_folder, "refused", url)
     assert main(["fit", "--config", str(file)]) == 2

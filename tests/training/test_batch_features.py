@@ -1,17 +1,13 @@
 import re
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
 
 from tests.refusals import refused
-from tests.tiny import halves
 from tests.toy import Toy, batch, groups
-from vlmtune.features.encode import CPU_IMAGES, FeatureSource
-from vlmtune.features.pictures import Failures, PictureReader
 from vlmtune.training.batch_features import BatchFeatures
-from vlmtune.types import FeatureSpec, ImageRef, Tokens
+from vlmtune.types import FeatureSpec, Tokens
 
 BATCH = batch(groups((3,))[0])
 
@@ -79,18 +75,6 @@ def test_captions_that_are_not_stored_are_encoded(tmp_path, kind, known, dtype, 
     assert values.equal(values.to(getattr(torch, dtype)).float())
 
 
-def test_a_store_is_read_and_nothing_encoded(tmp_path):
-    stored = inputs()
-    stored.open(tmp_path, Data(), "toy", "float32")
-    stored.backbone.images.clear()
-    stored.backbone.texts.clear()
-    without = replace(BATCH, pixels=None)
-    for side in ("image", "text"):
-        got, want = stored.encode_batch(side, without, 2), inputs().encode_batch(side, BATCH)
-        assert_equal(got, want, rtol=1e-5, atol=1e-6)
-    assert stored.backbone.images == stored.backbone.texts == []
-
-
 def pixels_of(folder):
     return replace(BATCH, pixels=None, image_ids=tuple(folder))
 
@@ -144,42 +128,6 @@ def test_the_content_of_images_is_read_once(tmp_path):
         inputs().open(tmp_path, data, "toy", "float32")
         assert data.read == 1
         assert data.decoded == []  # the rows themselves are still there
-
-
-def test_evaluation_and_training_share_rows(tmp_path):
-    pictures = []
-    for number, name in enumerate(("red", "green")):
-        pictures.append(ImageRef(tmp_path / f"{name}.png"))
-        halves(name, "blue", number).save(pictures[-1].path)
-    backbone = Toy()
-    backbone.preprocess = lambda image: torch.tensor(image.getpixel((0, 0))).double()[:, None, None]
-    reader = PictureReader(backbone.preprocess, 8, Failures())
-    names = reader.digests(pictures)
-    pixels = partial(reader.batches, dict(zip(names, pictures, strict=True)))
-    pooled = FeatureSpec("pooled")
-    source = FeatureSource(backbone, pooled, pooled, tmp_path / "store", 8)
-    rows = source.open("image", names, pixels)
-    source.open("text", BATCH.texts)
-    data = Data(names=("x", "y"), images=[0, 1])
-    data.image_digests = lambda: {"x": names[1], "y": names[0]}
-    training = BatchFeatures(backbone, FeatureSpec("pooled"), FeatureSpec("pooled"))
-    backbone.images.clear()
-    backbone.texts.clear()
-    training.open(tmp_path / "store", data, backbone.fingerprint, "float32")
-    assert data.decoded == backbone.images == backbone.texts == []
-    want = rows.features([names[1], names[0]]).values
-    assert training.encode_batch("image", pixels_of(("x", "y"))).values.equal(want)
-
-
-def test_more_images_than_are_encoded_at_a_time_keep_their_names(tmp_path):
-    backbone, pooled = Toy(), FeatureSpec("pooled")
-    source = FeatureSource(backbone, pooled, pooled, tmp_path / "store", 256)
-    names = [str(i) for i in range(2 * CPU_IMAGES + 3)]
-    pixels = torch.arange(len(names), dtype=torch.float64)[:, None, None, None].expand(-1, 3, 1, 1)
-    store = source.store("image", names, lambda _: [(names, pixels)])
-    want = backbone.encode_image(pixels, pooled).values
-    assert store.features(names).values.equal(want.to(store.features(names).values.dtype))
-    assert len(want.unique(dim=0)) == len(names)
 
 
 def test_words_and_live_representations_are_not_stored(tmp_path):

@@ -15,18 +15,15 @@ from tests.runs import QUIET, Watch, fit, module, quiet_trainer
 from tests.tiny import write_cola
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.benchmarks.cola_multi import ColaMulti
-from vlmtune.data.datamodule import ShardDataModule
-from vlmtune.data.shards import ShardSet
+from vlmtune.data import ShardDataModule, ShardSet
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.model import read_checkpoint
 from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.report.markdown import to_markdown
-from vlmtune.report.run_report import RunReport
+from vlmtune.report import RunReport, to_markdown
 from vlmtune.results.item_row import ItemRow
 from vlmtune.sources import downloads
-from vlmtune.training import benchmark_callback
-from vlmtune.training.benchmark_callback import BenchmarkCallback
+from vlmtune.training import BenchmarkCallback, benchmark_callback
 from vlmtune.training.monitors import check_monitored
 from vlmtune.training.wandb_items import changed_table
 
@@ -64,7 +61,6 @@ def steps(evaluation, name="cola/accuracy"):
     [
         ({}, 6, [3, 6]),
         ({"every_n_epochs": 2}, 9, [6, 9]),  # always after the last
-        ({"every_n_epochs": 5}, 6, [6]),
         ({"every_n_epochs": 0, "every_n_steps": 2}, 6, [2, 4, 6]),
         ({"every_n_epochs": 0, "every_n_steps": 4}, 6, [4, 6]),
         ({"every_n_epochs": 1, "every_n_steps": 2}, 6, [2, 3, 4, 6]),

@@ -12,9 +12,8 @@ from pytorch_lightning.callbacks import Callback
 from tests.ranks import run_ranks
 from tests.runs import QUIET, module, quiet_trainer, weights
 from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.data.datamodule import ShardDataModule
+from vlmtune.data import ShardDataModule, ShardSet
 from vlmtune.data.sample_order import Consumer
-from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
 from vlmtune.objectives.info_nce import InfoNCE
 

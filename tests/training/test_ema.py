@@ -5,18 +5,15 @@ import torch
 from pytorch_lightning.callbacks import Callback
 
 from tests.runs import QUIET, fit, module, quiet_trainer, weights
-from vlmtune.adapters.last_blocks import LastBlocks
-from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters import LastBlocks, LinearProbe
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.cli.main import main
-from vlmtune.data.datamodule import ShardDataModule
-from vlmtune.data.shards import ShardSet
+from vlmtune.data import ShardDataModule, ShardSet
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.model import load, read_checkpoint
 from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.training.benchmark_callback import BenchmarkCallback
-from vlmtune.training.ema import EMA
+from vlmtune.training import EMA, BenchmarkCallback
 
 pytestmark = QUIET
 

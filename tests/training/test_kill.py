@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 
 from tests.forks import forked, status
 from tests.runs import QUIET
-from tests.tiny import cola_plugin, fit_config, plugin, write_cola
+from tests.tiny import cola_plugin, fit_config, keeping, plugin, write_cola
 from vlmtune.cli.main import main
 
 pytestmark = QUIET
@@ -24,7 +23,7 @@ STEPS = 60  # five epochs of twelve records
 
 def random_run(folder: Path, model: Path, shards: Path, cola: Path) -> Path:
     """A run with dropout and chosen pairs, that draws random numbers in every step."""
-    kept = {"dirpath": str(folder / "run/checkpoints"), "every_n_train_steps": 5, "save_last": True}
+    place = str(folder / "run/checkpoints")
     callbacks = [
         plugin(
             "training.benchmark_callback.BenchmarkCallback",
@@ -32,7 +31,7 @@ def random_run(folder: Path, model: Path, shards: Path, cola: Path) -> Path:
             every_n_epochs=2,
             log_every_n_steps=1,
         ),
-        {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": kept},
+        keeping(dirpath=place, every_n_train_steps=5, save_last=True),
     ]
     changes = {
         "adapter": plugin("adapters.mm_adapter.MMAdapter", heads=2, hidden=2, dropout=0.1),
@@ -70,7 +69,6 @@ def kill(config: Path, trace: Path, delay: float) -> None:
 def test_a_killed_run_is_resumed_to_the_same_end(
     tmp_path, model_folder, shards, monkeypatch, capsys
 ):
-    monkeypatch.setattr(sys, "argv", ["vlmtune"])
     cola = write_cola(tmp_path / "cola")
     folders = (tmp_path / name for name in ("whole", "killed"))
     whole, killed = (random_run(folder, model_folder, shards, cola) for folder in folders)

@@ -163,7 +163,6 @@ def test_fit_trains_a_named_module_as_python_does(path, model_folder, shards, tm
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--model.sed=1"], "did you mean 'seed'?"),
         (["--model", "vlmtune.training.methods.MMAdaptorModule"], "MMAdaptorModule"),
         (["--model", "torch.nn.Linear"], "torch.nn.Linear"),
     ],

@@ -6,14 +6,10 @@ from pytorch_lightning.callbacks import Callback
 
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module, quiet_trainer, weights
-from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.adapters import LinearProbe, MMAdapter, ZeroShot
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import Objective
-from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.objectives.pair_bce import PairBCE
+from vlmtune.objectives import InfoNCE, Objective, PairBCE
 from vlmtune.pairs.mixed_pairs import MixedPairs
 from vlmtune.training.finite import finite_gradients
 

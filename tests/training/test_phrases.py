@@ -8,12 +8,9 @@ from tests.refusals import refused
 from tests.runs import QUIET, module, quiet_trainer
 from tests.toy import Toy, Tune, batch, groups
 from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.data.datamodule import ShardDataModule
-from vlmtune.data.noun_phrases import NounPhrases
-from vlmtune.data.shards import ShardSet
+from vlmtune.data import NounPhrases, ShardDataModule, ShardSet
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.c2lip import C2LIP
-from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.objectives import C2LIP, InfoNCE
 from vlmtune.pairs.all_pairs import AllPairs
 from vlmtune.training.scores import TrainingScores
 from vlmtune.types import FeatureSpec

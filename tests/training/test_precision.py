@@ -8,11 +8,9 @@ from tests.adapters.families import attached, pixels
 from tests.contracts.test_adapters import CONFIGS
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module, quiet_trainer
-from vlmtune.adapters.base import Adapter
-from vlmtune.adapters.full_finetuning import FullFineTuning
+from vlmtune.adapters import Adapter, FullFineTuning
 from vlmtune.config import instantiate
-from vlmtune.data.datamodule import ShardDataModule
-from vlmtune.data.shards import ShardSet
+from vlmtune.data import ShardDataModule, ShardSet
 from vlmtune.objectives.info_nce import InfoNCE
 
 pytestmark = QUIET

@@ -14,9 +14,7 @@ from vlmtune.config import instantiate
 from vlmtune.data.collate import collate
 from vlmtune.data.datamodule import NoBatches
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import Objective, ShardedObjective
-from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.objectives.pair_bce import PairBCE
+from vlmtune.objectives import InfoNCE, Objective, PairBCE, ShardedObjective
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.finite import finite_gradients
 from vlmtune.training.module import AdaptationModule

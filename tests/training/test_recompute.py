@@ -3,10 +3,8 @@ import torch
 from torch import nn
 
 from tests.toy import Together, Toy, Tune, batch, groups
-from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.objectives.pair_bce import PairBCE
-from vlmtune.training import recompute
-from vlmtune.training.module import AdaptationModule
+from vlmtune.objectives import InfoNCE, PairBCE
+from vlmtune.training import AdaptationModule, recompute
 from vlmtune.training.recompute import in_chunks
 
 BATCH = batch([group for part in groups((3, 3)) for group in part])

@@ -7,11 +7,9 @@ from pytorch_lightning.callbacks import Callback
 from tests.ranks import run_ranks
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module, quiet_trainer, weights
-from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters import LinearProbe, MMAdapter
 from vlmtune.benchmarks.cola_multi import ColaMulti
-from vlmtune.evaluation.scorer import Scorer
-from vlmtune.evaluation.suite import run_suite
+from vlmtune.evaluation import Scorer, run_suite
 from vlmtune.model.resolving import attached
 from vlmtune.model.wise_ft import WiseFT
 from vlmtune.objectives.info_nce import InfoNCE

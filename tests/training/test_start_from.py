@@ -1,14 +1,12 @@
 """A run starts from the trained weights of another model, of the same backbone and adapter."""
 
 import pytest
-import torch
 
+from tests.export.test_files import trained
 from tests.refusals import refused
 from tests.runs import QUIET, module
 from tests.tiny import write_model
-from vlmtune.adapters.last_blocks import LastBlocks
-from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.backbones.open_clip.open_clip import OpenClip
+from vlmtune.adapters import LastBlocks, LinearProbe
 from vlmtune.export import save_export
 
 pytestmark = QUIET
@@ -16,12 +14,7 @@ pytestmark = QUIET
 
 @pytest.fixture
 def export(model_folder, tmp_path):
-    backbone = OpenClip(str(model_folder))
-    adapter = LastBlocks(1, 1)
-    adapter.attach(backbone)
-    for parameter in backbone.parameters():
-        if parameter.requires_grad:
-            parameter.data += torch.randn_like(parameter)
+    backbone, adapter = trained(model_folder, LastBlocks(1, 1))
     save_export(tmp_path / "export", backbone, adapter, provenance={})
     return backbone, str(tmp_path / "export")
 
@@ -29,12 +22,11 @@ def export(model_folder, tmp_path):
 def test_the_weights_are_those_of_a_model_of_the_same_backbone_and_adapter(
     model_folder, export, tmp_path
 ):
-    trained, name = export
+    source, name = export
     made = module(model_folder, LastBlocks(1, 1), start_from=name)
-    expected = dict(trained.named_parameters())
+    expected = dict(source.named_parameters())
     for key, parameter in made.backbone.named_parameters():
         assert parameter.equal(expected[key]), key
-    _, name = export
     with refused(r"adapter.init_args.image 2 here, 1 in .*: set them as it was trained"):
         module(model_folder, LastBlocks(2, 1), start_from=name)
     with refused("expected with model.start_from a model of this backbone and adapter"):

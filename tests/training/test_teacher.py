@@ -5,15 +5,12 @@ from tests.ranks import run_ranks
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module
 from tests.toy import Together, Toy, Tune, batch, groups
-from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters import FullFineTuning, LinearProbe, MMAdapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.export import save_export
 from vlmtune.model import load
-from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.objectives.rank_kl import RankKL
+from vlmtune.objectives import InfoNCE, RankKL
 from vlmtune.pairs.all_pairs import AllPairs
 from vlmtune.training.scores import TrainingScores
 from vlmtune.training.teacher import Teacher

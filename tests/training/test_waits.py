@@ -9,12 +9,9 @@ import yaml
 
 from tests.pretended_gpu import DEVICE, move, pretended_gpu
 from tests.runs import QUIET, fit, module
-from vlmtune.adapters.base import Adapter
-from vlmtune.adapters.full_finetuning import FullFineTuning
+from vlmtune.adapters import Adapter, FullFineTuning
 from vlmtune.config import instantiate
-from vlmtune.objectives.base import Objective
-from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.objectives.pair_bce import PairBCE
+from vlmtune.objectives import InfoNCE, Objective, PairBCE
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.types import send
 

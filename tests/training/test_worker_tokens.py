@@ -5,8 +5,7 @@ import torch
 
 from tests.runs import QUIET, Watch, module, quiet_trainer, weights
 from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.data.datamodule import ShardDataModule
-from vlmtune.data.shards import ShardSet
+from vlmtune.data import ShardDataModule, ShardSet
 from vlmtune.objectives.info_nce import InfoNCE
 
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]

@@ -70,15 +70,6 @@ def test_dropout_hides_weights_and_scales_up_the_others(attention, memory, mask,
         torch.testing.assert_close(got[row, 0], want)
 
 
-def test_no_dropout_outside_training(attention, memory, mask):
-    attention.eval()
-    folded = fold(attention, memory[:, :1])
-    got = [attend_folded(attention, folded, memory, mask) for _ in range(2)]
-    assert got[0].equal(got[1])
-    attention.train()
-    assert not attend_folded(attention, folded, memory, mask).equal(got[0])
-
-
 def both(style: str, images: int, texts: int) -> list[Scorer]:
     return [Scorer(Job(naive, style, images, texts, pairs=8)) for naive in (True, False)]
 

@@ -4,8 +4,7 @@ import transformers
 
 from tests.backbones.hf_models import pixels, write_align
 from tests.refusals import refused
-from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.adapters.lora import LoRA
+from vlmtune.adapters import LinearProbe, LoRA
 from vlmtune.backbones.hf.align import Align
 from vlmtune.types import FeatureSpec
 

@@ -8,8 +8,7 @@ from tests.backbones.libraries import blip2_matches, blip2_scores
 from tests.contracts.test_backbones import matches, pixels_for
 from tests.refusals import refused
 from vlmtune.adapters.matching import Matching
-from vlmtune.backbones.hf.blip import Blip
-from vlmtune.backbones.hf.blip2 import Blip2
+from vlmtune.backbones import Blip, Blip2
 
 
 @pytest.fixture(scope="module")

@@ -8,17 +8,11 @@ from transformers import (
 
 from tests.backbones import libraries
 from tests.backbones.hf_models import TEXTS, pixels, write_bridgetower
+from tests.contracts.test_backbones import matches
 from tests.refusals import refused
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.backbones.hf.bridgetower import BridgeTower
 from vlmtune.types import FeatureSpec
-
-
-def matched(backbone):
-    fusion = backbone.fusion
-    image = fusion.prepare_image(backbone.encode_image(pixels(), fusion.image_input))
-    text = fusion.prepare_text(backbone.encode_text(TEXTS, fusion.text_input))
-    return torch.stack([fusion.match(image[i : i + 1], text) for i in range(3)])
 
 
 @pytest.mark.parametrize(
@@ -38,7 +32,7 @@ def test_all_forms_match_as_the_library_does(tmp_path, options):
     path = write_bridgetower(tmp_path / "bridgetower", kind=kind, **options)
     backbone = BridgeTower(str(path))
     want = libraries.bridgetower_matches(path, pixels(), TEXTS)
-    torch.testing.assert_close(matched(backbone), want, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(matches(backbone, pixels()), want, rtol=1e-4, atol=1e-5)
     assert len(backbone.fusion.blocks) == options["num_hidden_layers"]
     assert backbone.fusion.image_input == FeatureSpec("state", -options["num_hidden_layers"])
 

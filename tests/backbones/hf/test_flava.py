@@ -5,6 +5,7 @@ from transformers import FlavaModel
 
 from tests.backbones.hf_models import TEXTS, pixels, write_flava
 from tests.backbones.libraries import flava_matches
+from tests.contracts.test_backbones import matches
 from tests.refusals import refused
 from vlmtune.backbones.hf.flava import Flava
 
@@ -50,8 +51,4 @@ def test_no_class_token_of_its_own(tmp_path):
     (path / "config.json").write_text(text)
     backbone = Flava(str(path))
     want = flava_matches(path, pixels(), TEXTS)
-    fusion = backbone.fusion
-    image = fusion.prepare_image(backbone.encode_image(pixels(), fusion.image_input))
-    text = fusion.prepare_text(backbone.encode_text(TEXTS, fusion.text_input))
-    got = torch.stack([fusion.match(image[i : i + 1], text) for i in range(3)])
-    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(matches(backbone, pixels()), want, rtol=1e-4, atol=1e-5)

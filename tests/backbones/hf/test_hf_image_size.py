@@ -11,8 +11,7 @@ from PIL import Image
 from tests.backbones.hf_models import TEXTS, edit
 from tests.backbones.kinds import tiny_backbone
 from tests.refusals import refused
-from vlmtune.adapters.matching import Matching
-from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.adapters import Matching, ZeroShot
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.types import FeatureSpec
 

@@ -11,8 +11,7 @@ from tests.backbones.hf_models import edit, write_clip, write_timm
 from tests.backbones.kinds import KINDS, backbone_of
 from tests.conftest import REVISION
 from tests.refusals import refused
-from vlmtune.backbones.hf.hf_clip import HFCLIP
-from vlmtune.backbones.timm_image import TimmImage
+from vlmtune.backbones import HFCLIP, TimmImage
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec
 

@@ -8,8 +8,7 @@ from transformers import AutoImageProcessor, AutoTokenizer, Siglip2Model
 from tests.backbones.hf_models import TEXTS, write_siglip, write_siglip2_naflex
 from tests.refusals import refused
 from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.backbones.hf.siglip import SigLIP
-from vlmtune.backbones.hf.siglip2_naflex import SigLIP2NaFlex
+from vlmtune.backbones import SigLIP, SigLIP2NaFlex
 from vlmtune.types import FeatureSpec
 
 

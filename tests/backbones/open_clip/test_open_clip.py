@@ -15,8 +15,7 @@ from safetensors.torch import save_file
 from tests.refusals import refused
 from tests.tiny import write_model
 from vlmtune import config
-from vlmtune.adapters.deep_prompts import DeepPrompts
-from vlmtune.adapters.lora import LoRA
+from vlmtune.adapters import DeepPrompts, LoRA
 from vlmtune.backbones.open_clip import loading as open_clip_loading
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.backbones.open_clip.text import Tokenizer

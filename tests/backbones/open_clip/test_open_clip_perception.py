@@ -9,9 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
 
-from vlmtune.adapters.deep_prompts import DeepPrompts
-from vlmtune.adapters.last_blocks import LastBlocks
-from vlmtune.adapters.lora import LoRA
+from vlmtune.adapters import DeepPrompts, LastBlocks, LoRA
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import FeatureSpec, Tokens
 
