@@ -50,11 +50,12 @@ def test_what_is_indexed_is_found(model_folder, photos, tmp_path, capsys):
 
 
 def test_images_are_queries_and_a_page_shows_what_is_found(model_folder, photos, tmp_path, capsys):
-    assert run(capsys, "index", photos, "--model", model_folder, "--out", "index")[0] == 0
+    index = ("index", photos, "--model", model_folder, "--out", "index")
+    assert run_command(capsys, index)[0] == 0
     copy = tmp_path / "<i>.png"
     shutil.copy(photos / "red one.png", copy)
     search = ("search", "index", "red", "--like", copy, "--device", "cpu", "--html")
-    status, out, err = run(capsys, *search, "found.html")
+    status, out, err = run_command(capsys, [*search, "found.html"])
     assert status == 0, err
     path, score = rows(out)[3]  # the first of three for the image
     assert Path(path).name == "red one.png"
