@@ -48,7 +48,7 @@ def test_a_suite_trains_what_its_configs_say(path, bare, monkeypatch, tmp_path):
         assert named == {3}
         assert config.trainer.default_root_dir == str(task.folder)
         (evaluation,) = [c for c in config.trainer.callbacks if "BenchmarkCallback" in c.class_path]
-        assert evaluation.init_args.name == task.name == f"{suite.rows[task.row]['name']}, seed 3"
+        assert evaluation.init_args.name == suite.rows[task.row]["name"]
         measured = {b.init_args.name for b in evaluation.init_args.benchmarks}
         assert measured >= columns if not seen else not measured
         monkeypatch.chdir(bare)  # all rows measure what the base lists, as the first does
@@ -63,12 +63,12 @@ def test_a_suite_trains_what_its_configs_say(path, bare, monkeypatch, tmp_path):
 SUITE = """\
 title: Toys
 out: {out}
-zero_shot: {{model: m, benchmarks: b}}
+zero_shot: {{model: m, benchmarks: [b, c]}}
 base: base.yaml
 columns: {{"accuracy": toy accuracy}}
 rows:
   one: {{name: First, configs: [one.yaml]}}
-  two: {{name: Second, configs: [{{model: {{seed: 2}}}}]}}
+  two: {{name: Second | two, configs: [{{model: {{seed: 2}}}}]}}
 """
 
 
@@ -95,8 +95,8 @@ def options(suite: Path, **changes) -> argparse.Namespace:
 class Runner:
     """Stands for `vlmtune`: writes a report whose accuracy is given by strategy and seed."""
 
-    def __init__(self, values: dict[str, float], shards: Path | None = None) -> None:
-        self.values, self.shards = values, shards
+    def __init__(self, values: dict[str, float], digest: str | None = None) -> None:
+        self.values, self.digest = values, digest  # of the training data
         self.commands: list[tuple[str, ...]] = []
 
     def __call__(self, words, log):
@@ -108,18 +108,19 @@ class Runner:
         metric = MetricValue(value, 10, chance=0.25)
         seed = int(name[-1]) if words[0] == "fit" else None
         steps = {"steps": 30} if seed is not None else {}
+        if self.digest is not None and seed is not None:
+            steps["training_data"] = [{"records": 12, "digest": self.digest}]
         provenance = Provenance("b", "a", {}, "f", "", steps, {}, "c", "d", seed, 12, 6.0)
         result = Result("toy", "1", "accuracy", {"accuracy": metric})
         RunReport(name, provenance, (result,)).save(log.parent / "report.json")
-        if self.shards is not None and seed is not None:
-            data = {"train": [{"init_args": {"path": str(self.shards)}}], "batch_size": 4}
-            config = {"data": data, "trainer": {"accumulate_grad_batches": 2}}
+        if self.digest is not None and seed is not None:
+            config = {"data": {"batch_size": 4}, "trainer": {"accumulate_grad_batches": 2}}
             (log.parent / "config.yaml").write_text(yaml.safe_dump(config))
 
 
-def test_means_of_seeds_stand_in_the_table(suite, capsys, shards):
+def test_means_of_seeds_stand_in_the_table(suite, capsys):
     values = {"zero_shot": 0.2, "one": 0.3, "one/seed-1": 0.5, "two": 0.9, "two/seed-1": 0.8}
-    runner = Runner(values, shards)
+    runner = Runner(values, digest="old")
     compare.run(options(suite, seeds=[1, 0], only=["one"]), runner)
     compare.run(options(suite, seeds=[1]), runner)
     compare.run(options(suite), runner)
@@ -131,7 +132,7 @@ def test_means_of_seeds_stand_in_the_table(suite, capsys, shards):
         "| chance |  | 25.0 % |  |",
         "| zero-shot | 12 | 20.0 % | – |",
         "| First | 12 | 40.0 % (30.0 % / 50.0 %) | 0.3 |",
-        "| Second | 12 | 85.0 % (90.0 % / 80.0 %) | 0.3 |",
+        "| Second \\| two | 12 | 85.0 % (90.0 % / 80.0 %) | 0.3 |",
     ]
     assert table in capsys.readouterr().out
     assert Path("runs/compare.csv").read_text().splitlines()[:3] == [
@@ -143,6 +144,11 @@ def test_means_of_seeds_stand_in_the_table(suite, capsys, shards):
     assert [run["values"]["accuracy"] for run in rows["one"]["runs"]] == [0.3, 0.5]
     assert [run["seed"] for run in rows["two"]["runs"]] == [0, 1]
     assert rows["two"]["runs"][0]["seconds_per_epoch"] == pytest.approx(6 * 12 / (30 * 8))
+    # A seed that was trained on other shards is no repetition.
+    runner.values["two/seed-2"] = 0.7
+    runner.digest = "new"
+    with refused("other shards in runs/two/seed-2 than in runs/two/seed-0"):
+        compare.run(options(suite, seeds=[2], only=["two"]), runner)
 
 
 def test_products_and_grids_are_rows_with_folders_of_their_own(suite):
@@ -182,7 +188,7 @@ def test_a_grid_trains_each_strategy_with_each_combination(suite, capsys):
     runner.values["two_lr-0.1"] = 0.7
     compare.run(options(suite, grid=["model.optimizer.init_args.lr=0.1"], only=["two"]), runner)
     table = Path("runs-grid/compare.md").read_text()
-    assert "| Second, lr 0.1 | 12 | 70.0 % | – |" in table
+    assert "| Second \\| two, lr 0.1 | 12 | 70.0 % | – |" in table
     assert "| First, lr 0.01, batch_size 40 | 12 | 30.0 % | – |" in table
     capsys.readouterr()
 
@@ -431,5 +437,5 @@ def test_a_strategy_is_trained_by_the_same_code_as_fit(tmp_path, monkeypatch, mo
     assert probe_run["seconds_per_epoch"] > 0
     assert rows["linear_probe"]["trainable_parameters"] == 2 * (16 * 16 + 16) + 2
     report = RunReport.load(Path("runs-2-steps/linear_probe/seed-0/report.json"))
-    assert report.name == "linear probe, seed 0"
+    assert report.name == "linear probe"
     assert report.provenance.config["steps"] == 2

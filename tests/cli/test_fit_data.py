@@ -134,9 +134,12 @@ def test_a_command_runs_where_it_is_typed(shards, table):
         (["--data", "gone"], "got --data gone, which is missing"),
         (["--data", "coco.json"], "the layout of COCO or Karpathy: use `vlmtune build coco`"),
         (["--data", "mine.csv", "--table.heldout", "0.1"], "did you mean 'held_out'"),
+        (["--data", "gone.csv", "--table.max_left_out", "2"], "gone.csv, got No such file"),
+        (["--data", "a.csv"], "name it by `columns.image`; here its options begin with --table."),
     ],
 )
 def test_wrong_words(words, message, table):
+    Path("a.csv").write_text("picture,caption\n0.png,a dog\n")
     Path("coco.json").write_text(json.dumps({"images": [], "annotations": []}))
     with refused(message):
         with_shards(words)

@@ -21,6 +21,8 @@ def test_the_command_is_recorded_without_credentials(monkeypatch):
         "--model.objectives '[info_nce]'"
     )
     assert "cores" in facts["hardware"]
+    monkeypatch.setattr("sys.argv", ["/lib/vlmtune/__main__.py", "fit"])  # of python -m vlmtune
+    assert session()["command"] == "vlmtune fit"
 
 
 @pytest.fixture

@@ -28,7 +28,6 @@ from typing_extensions import TypedDict
 from vlmtune.cli.compare_process import run_process
 from vlmtune.cli.yaml_files import read_yaml, yaml_digests
 from vlmtune.config import find_path
-from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
 from vlmtune.report.formats import csv_text, no_formula
 from vlmtune.report.markdown_table import markdown_table
@@ -63,7 +62,7 @@ class Experiment:
 
     title: str
     out: Path
-    zero_shot: dict[str, str]
+    zero_shot: dict[str, str | list[str]]
     base: str
     columns: dict[str, Annotated[str, Field(pattern=r"^\S+ \S")]]
     rows: dict[str, Strategy] = field(default_factory=dict)
@@ -158,7 +157,8 @@ def tasks(
         )
     options = []
     for key, value in experiment.zero_shot.items():
-        options += [f"--{key}", value]
+        values = value if isinstance(value, list) else [value]
+        options += [f"--{key}", *values]
     folder = out / ZERO_SHOT
     evaluate = ("evaluate", *options, "--name", "zero-shot", "--out", str(folder))
     listed = [Job(ZERO_SHOT, "zero-shot", folder, evaluate)]
@@ -173,7 +173,8 @@ def tasks(
             name = f"{strategy['name']}, seed {seed}"
             words = ["fit", *configs, *strategy.get("words", ()), f"--seed_everything={seed}"]
             words.append(f"--trainer.default_root_dir={folder}")
-            words.append(f"--trainer.callbacks.{CALLBACK}.name={name}")
+            # `vlmtune report` shows the seeds of one name together.
+            words.append(f"--trainer.callbacks.{CALLBACK}.name={strategy['name']}")
             if steps is not None:
                 words.append(f"--trainer.max_steps={steps}")
             listed.append(Job(row, name, folder, tuple(words)))
@@ -211,13 +212,10 @@ def seconds_per_epoch(report: RunReport, folder: Path) -> float | None:
     if not steps or not path.is_file():
         return None
     config = read_yaml(path)
-    data = config["data"]
-    records = 0
-    for shards in data["train"]:
-        arguments = shards.get("init_args", shards)
-        records += ShardSet(arguments["path"]).manifest.records
+    training_data = report.provenance.config.get("training_data", ())
+    records = sum(shards["records"] for shards in training_data)
     # Accumulated batches make one step.
-    records_a_step = data["batch_size"] * config["trainer"]["accumulate_grad_batches"]
+    records_a_step = config["data"]["batch_size"] * config["trainer"]["accumulate_grad_batches"]
     seen = steps * records_a_step
     return report.provenance.seconds * records / seen
 
@@ -226,11 +224,13 @@ def collect(experiment: Experiment, listed: Sequence[Job]) -> dict[str, Any]:
     """The numbers of all finished runs: the content of `compare.json`."""
     rows: dict[str, Any] = {}
     items: dict[str, tuple[str, Path]] = {}
+    trained: dict[str, tuple[list[str], Path]] = {}
     for task in listed:
         if not task.done:
             continue
         report = RunReport.load(task.report)
         _check_items(experiment, report, task.folder, items)
+        _check_data(report, task, trained)
         metrics = {}
         for title, where in experiment.columns.items():
             metrics[title] = report.metric(*where.split(" ", 1))
@@ -266,6 +266,19 @@ def _check_items(
                 f"expected the same items of {name} in all runs, got other items in {folder} than "
                 f"in {first}: remove the folder that was measured on the old items and call again"
             )
+
+
+def _check_data(report: RunReport, task: Job, known: dict[str, tuple[list[str], Path]]) -> None:
+    """Raises a `UserError` if the seeds of a row were trained on different data."""
+    training_data = report.provenance.config.get("training_data", ())
+    digests = [shards["digest"] for shards in training_data]
+    expected, first = known.setdefault(task.row, (digests, task.folder))
+    if digests != expected:
+        raise UserError(
+            f"expected the same training data in all seeds of {task.row}, got other shards in "
+            f"{task.folder} than in {first}: remove the folder that was trained on the old shards "
+            "and call again"
+        )
 
 
 def _other_points(experiment: Experiment, path: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ In: the words of a command line. Out: the same words with shards, built as `vlmt
 builds them. Never: a second build of the same table.
 """
 
+import argparse
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from vlmtune.cli.build import TABLES, build, builder_of
 from vlmtune.cli.commands import command_parser
-from vlmtune.cli.option_names import given_options
+from vlmtune.cli.option_names import given_options, renamed_option
 from vlmtune.config import find_path
 from vlmtune.data.named_tars import COMMAND, gathered
 from vlmtune.data.schema import MANIFEST, read_manifest
@@ -29,6 +30,7 @@ from vlmtune.storage.remote.address import is_remote
 DATA = "data"
 OPTION = "table."
 CACHE = ".cache/vlmtune/tables"
+ADVISES_OPTION = re.compile(r"--[a-z]|`[a-z]+(\.[a-z_]+)?`|Option")
 HUB = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.+?))?/?")
 
 
@@ -47,7 +49,8 @@ def with_shards(words: Sequence[str]) -> list[str]:
     options: list[str] = []
     for given in given_options(words, lambda key: key == DATA or key.startswith(OPTION)):
         if given.key.startswith(OPTION):
-            options.append(f"--{given.key.removeprefix(OPTION)}={given.value}")
+            option = f"--{given.key.removeprefix(OPTION)}={given.value}"
+            options.append(renamed_option(option, "_", "-"))
         elif given.key == DATA and _is_data(given.value):
             data.append(given.value)
         elif given.key == DATA and _is_missing(given.value):
@@ -147,6 +150,16 @@ def _built(path: Path, name: str, options: Sequence[str]) -> Path:
     words = ["build", "table", str(path), "--out", CACHE, *options]
     parsed, overrides = command_parser().parse_known_args(words)
     parsed.overrides = overrides
+    try:
+        return _build(path, name, parsed)
+    except UserError as error:
+        if not ADVISES_OPTION.search(str(error)):
+            raise
+        raise UserError(f"{error}; here its options begin with --table.") from error
+
+
+def _build(path: Path, name: str, parsed: argparse.Namespace) -> Path:
+    """The folder of the shards, by the options of `vlmtune build table`."""
     builder = builder_of(parsed)
     # Names are relative: the same ones in two folders are two tables.
     folders = [os.path.abspath(path), os.path.abspath(builder.table.folder)]

@@ -47,7 +47,8 @@ def code_commit() -> str:
 
 def session() -> dict[str, str]:
     """The command line of this process, without credentials, and its hardware."""
-    words = [Path(sys.argv[0]).name]
+    program = Path(sys.argv[0]).name
+    words = ["vlmtune" if program == "__main__.py" else program]  # of `python -m vlmtune`
     option = ""
     for word in sys.argv[1:]:
         # A word without a dash is a value of the option before it.

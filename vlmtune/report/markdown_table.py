@@ -1,6 +1,6 @@
 """Tables in Markdown that no template writes.
 
-In: texts of cells. Out: lines. Never: an escaped cell.
+In: texts of cells. Out: lines. Never: a cell that a bar in its text divides.
 """
 
 from collections.abc import Sequence
@@ -16,4 +16,8 @@ def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[
     if not rows:
         return []
     rule = ["---"] + ["---:"] * (len(heads) - 1)
-    return [f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows)]
+    lines = []
+    for cells in (heads, rule, *rows):
+        escaped = [cell.replace("|", "\\|") for cell in cells]
+        lines.append(f"| {' | '.join(escaped)} |")
+    return lines

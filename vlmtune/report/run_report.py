@@ -37,8 +37,9 @@ class Provenance:
         model: Class paths and arguments: `{"backbone": spec, "adapter": spec}`.
         fingerprint: Digest of backbone weights and preprocessing.
         data: Training data; "" if nothing was trained.
-        config: For training: objectives, pairs and steps, and under "fit" the complete config of
-            `vlmtune fit` (empty for a run from Python). For an evaluation: the model, and its
+        config: For training: objectives, pairs and steps, the records and the digest of each
+            training set, and under "fit" the complete config of `vlmtune fit` (empty for a run
+            from Python). For an evaluation: the model, and its
             training if known; under "benchmarks" the class path and arguments of each benchmark.
             Always the command line and the hardware. Without passwords, tokens and keys.
         versions: Version of each library and of Python.

@@ -89,18 +89,22 @@ def provenance(
     """Returns where the weights of this step come from, for reports and checkpoints."""
     data = getattr(trainer, "datamodule", None)
     folders = []
-    if data:
-        folders = [str(shard_set.path) for shard_set in data.sets["train"]]
+    training_data = []
+    for shard_set in data.sets["train"] if data else ():
+        folders.append(str(shard_set.path))
+        facts = {"records": shard_set.manifest.records, "digest": shard_set.digest()}
+        training_data.append(facts)
     config: dict[str, Any] = {}
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         # The command line has a callback that knows the whole config.
         config = config or getattr(callback, "configuration", {})
-    facts = {
+    origin = {
         "data": ", ".join(folders),
         "config": {
             "objectives": [o.spec() for o in module.objectives],  # type: ignore[operator]
             "pairs": module.pairs.spec(),
             "steps": trainer.global_step,
+            "training_data": training_data,
             "benchmarks": dict(benchmarks),
             "fit": config,
             **session(),
@@ -111,7 +115,7 @@ def provenance(
         "seed": module.seed,
         "seconds": seconds,
     }
-    return without_secrets(facts)
+    return without_secrets(origin)
 
 
 class Origin(pl.Callback):
