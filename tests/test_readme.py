@@ -307,6 +307,26 @@ def test_the_adapter_of_the_documents_works(backbone, tmp_path):
     assert module.Margin()(scores, Targets.diagonal(2)) == 0.25  # of (1 - 2 + 1.5) and 0
 
 
+def test_the_benchmark_of_the_documents_works(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (code,) = blocks(TEXTS["docs/extend.md"], "python", "benchmark")
+    Path("pictures.py").write_text(code)
+    Path("pictures.yaml").write_text("class_path: pictures.Pictures\ninit_args: {path: mine.json}")
+    Image.new("RGB", (9, 9)).save("a.png")
+    row = {"image": "a.png", "true": "a red cube", "false": "a blue cube"}
+    Path("mine.json").write_text(json.dumps([row]))
+    words = ["evaluate", "--model", "checkpoints/scenes-clip", "--benchmarks", "pictures.yaml"]
+    assert main([*words, "--out", "report"]) == 0, capsys.readouterr().err
+    (result,) = json.loads(Path("report/report.json").read_text())["results"]
+    assert result["benchmark"] == "pictures"
+    assert result["metrics"]["accuracy"]["n"] == 1
+    # What a class lacks is named.
+    Path("pictures.yaml").write_text("class_path: vlmtune.benchmarks.MultipleChoice")
+    assert main([*words, "--out", "report"]) == 2
+    assert capsys.readouterr().err.endswith("MultipleChoice is abstract: define read\n")
+
+
 def test_an_adapter_trains_in_the_loop_of_the_documents(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = run_block("docs/python.md", "loop")
@@ -386,9 +406,8 @@ def test_webdataset_reads_our_shards_and_writes_for_us(shards, tmp_path, monkeyp
 def test_no_python_is_left_unchecked():
     written = [found for text in TEXTS.values() for found in FENCE.findall(text)]
     marks = Counter(mark for mark, language, _ in written if language == "python")
-    once = (
-        "adapter function hub index loop margin metric metrics module objective onnx open_clip peft"
-    )
+    once = "adapter benchmark function hub index loop margin metric metrics module objective"
+    once += " onnx open_clip peft"
     once += " pictures pipeline scenes webdataset sentence_transformers transformers words"
     assert marks == {**dict.fromkeys(once.split(), 1), "journey": 4, "runs": 3}
 

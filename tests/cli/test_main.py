@@ -277,6 +277,16 @@ def test_the_last_checkpoint_has_the_last_steps(last, best, step, write_config, 
     assert line == f"checkpoint: {tmp_path / 'last.ckpt'} (weights of step {step})"
 
 
+def test_an_option_before_a_config_that_sets_it_is_named(config, capsys):
+    words = ["fit", "--trainer.max_steps=1", "--model.seed=3", "--config", str(config)]
+    assert main(words) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert line == (
+        f"vlmtune: warning: --trainer.max_steps is replaced by {config}, which comes after it: "
+        "put --config first"
+    )
+
+
 @pytest.mark.parametrize("name", ["max_steps", "max_epochs", "limit_train_batches"])
 def test_a_run_of_no_steps_says_why(name, config, capsys):
     assert main(["fit", "--config", str(config), f"--trainer.{name}=0"]) == 0

@@ -67,8 +67,6 @@ def test_trials_of_two_agents_are_a_run_each_and_end_in_one_table_and_one_export
     assert [(tmp_path / name).read_text() for name in ("one", "two")] == ["2 0", "1 0"]
     assert sorted(runs_of(tmp_path)) == names
     out, best = tmp_path / "out", tmp_path / "best"
-    # The logger's folder lies beside that of the sweep, as in the configs.
-    (tmp_path / "wandb/vlmtune").rename(tmp_path / "checkpoints of trials")
     arguments = ["report", str(tmp_path / "root"), "--out", str(out), "--export", str(best)]
     assert main(arguments) == 0, capsys.readouterr().err
     table = (out / "trials.csv").read_text().splitlines()
@@ -76,5 +74,5 @@ def test_trials_of_two_agents_are_a_run_each_and_end_in_one_table_and_one_export
     assert "optimizer.lr" in table[0]
     first = table[1].partition(",")[0]
     assert f"<h1>The best of 3 trials is {first}: " in (out / "report.html").read_text()
-    trained = tmp_path / "checkpoints of trials" / first / "checkpoints/last.ckpt"
+    trained = tmp_path / "root" / first / "checkpoints/last.ckpt"
     assert load(best).digest() == load(trained).digest()

@@ -134,13 +134,3 @@ def test_without_a_checkpoint_or_a_sweep_nothing_is_exported(sweep, make_run, tm
     arguments = ["report", str(sweep(FOUR)), "--out", str(tmp_path / "out")]
     command_refused(capsys, [*arguments, "--export", tmp_path / "best"], NO_CHECKPOINT)
     assert not (tmp_path / "best").exists()
-
-
-def test_a_checkpoint_of_another_run_of_that_name_is_not_taken(sweep, tmp_path, capsys):
-    folder = sweep(FOUR[:1])
-    (folder / "row").mkdir()
-    (folder / "trial0").rename(folder / "row/seed-0")
-    (tmp_path / "other/seed-0/checkpoints").mkdir(parents=True)
-    (tmp_path / "other/seed-0/checkpoints/last.ckpt").write_bytes(b"of another comparison")
-    arguments = ["report", str(folder), "--out", str(tmp_path / "out")]
-    command_refused(capsys, [*arguments, "--export", tmp_path / "best"], NO_CHECKPOINT)

@@ -104,9 +104,12 @@ class Benchmark(Configured, ABC, Generic[I]):
     # -- what a benchmark and its rule define --------------------------------------------------
 
     @classmethod
-    @abstractmethod
     def fixture(cls, folder: Path) -> "Benchmark[I]":
-        """Writes about three items in the real layout; contract tests run on the benchmark."""
+        """Writes about three items in the real layout; contract tests run on the benchmark.
+
+        Only benchmarks that come with vlmtune need one.
+        """
+        raise NotImplementedError(f"{cls.__name__} has no fixture")
 
     @abstractmethod
     def read(self) -> Sequence[Any]:

@@ -30,12 +30,13 @@ WORKER = re.compile(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (is killed|exite
 WRONG = re.compile(r"(?:unrecognized arguments: (?:--)?|ption '|Key '|attribute '?)([^'\s=]+)")
 MODULE = re.compile(r"No module named '(\w+)'")
 CLASS = re.compile(r"class_path[ =]'([\w.]+)\.(\w+)'")
+ABSTRACT = re.compile(r"Expected an instantiatable class, but ([\w.]+)\.(\w+) is abstract")
 KEY = re.compile(r'Parser key "([^"]+)":')
 COMMAND = re.compile(r"\b(fit|validate|test)\.(?=\w)")
 # Of a plug-in that may be a list, None or a path, jsonargparse also says that it is none of these.
 PLUGIN = re.compile(
     r"Does not validate against any .*?"
-    r"((?:Problem with|Import path|Expected a dot import|Option) .*) "
+    r"((?:Problem with|Import path|Expected a dot import|Expected an inst\w+|Option) .*) "
     r"- Expected a <class '\S+'> Given value type: .* Given value: (.*)"
 )
 OTHERS = re.compile(
@@ -156,14 +157,20 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
     wrong = WRONG.search(text)
     near = difflib.get_close_matches(wrong[1], known, 1) if wrong else []
     missing = MODULE.search(text)
+    abstract = ABSTRACT.search(text)
     if missing and Path(f"{missing[1]}.py").is_file():
         advice = f"{missing[1]}.py lies here, so put PYTHONPATH=. before the command"
+    elif abstract:
+        methods = getattr(importlib.import_module(abstract[1]), abstract[2]).__abstractmethods__
+        advice = f"define {' and '.join(sorted(methods))}"
     elif near:
         advice = f"did you mean {near[0]!r}?"
     elif "File does not exist" in text:
         advice = "check the path and its ending, such as .yaml"
     elif "Requirement 'wandb" in text:
         advice = "pip install 'vlmtune[wandb]'"
+    elif "arguments are required: model" in text:
+        advice = "name a config, such as --config configs/experiments/own_data/mm_adapter.yaml"
     elif "pip install" in text:
         advice = "install it"
     else:

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytorch_lightning as pl
 import yaml
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
@@ -23,12 +24,19 @@ from typing_extensions import override
 
 from vlmtune.cli.explain import configuration_error, explain, is_expected, warning_line
 from vlmtune.cli.fit_checkpoints import checkpoint_lines, exported_checkpoints
-from vlmtune.cli.fit_checks import check_numbers, check_optimizer, check_shards, names_module
+from vlmtune.cli.fit_checks import (
+    check_numbers,
+    check_optimizer,
+    check_shards,
+    names_module,
+    replaced,
+)
 from vlmtune.cli.fit_failures import lightning_runs
 from vlmtune.cli.nulls import with_nulls
 from vlmtune.cli.option_names import given_options
 from vlmtune.cli.overrides import changed_lists, loses_name, rewritten
 from vlmtune.cli.run_folder import (
+    CHECKPOINTS,
     AtomicCheckpoints,
     LastCheckpoint,
     alone_in,
@@ -80,6 +88,8 @@ def run(command: str, arguments: list[str]) -> None:
     try:
         from vlmtune.cli.fit_data import with_shards  # a plain run needs none of its readers
 
+        for line in replaced(arguments):
+            print(line, file=sys.stderr)
         VlmtuneCLI(command, with_shards(arguments))
     except Stopped as stop:
         if stop.path is None or getattr(rank_zero_only, "rank", 0) == 0:
@@ -124,7 +134,7 @@ class Announcement(pl.Callback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._started = False
+        self.started = False
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -139,14 +149,14 @@ class Announcement(pl.Callback):
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.is_global_zero and not self._started:
+        if trainer.is_global_zero and not self.started:
             print(f"vlmtune fit: {_untrained(trainer)}", file=sys.stderr)
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not trainer.is_global_zero:
             return
-        self._started = True
+        self.started = True
         model = cast(AdaptationModule, pl_module)
         trained = 0
         whole = 0
@@ -226,6 +236,13 @@ class VlmtuneCLI(LightningCLI):
         path = self.config_init[subcommand].ckpt_path
         with lightning_runs(path):
             if subcommand != "fit":
+                if subcommand == "test" and not _benchmark_callbacks(self.trainer):
+                    print(
+                        "vlmtune test: nothing is measured, as trainer.callbacks has no "
+                        "BenchmarkCallback; `vlmtune evaluate` measures a checkpoint on any "
+                        "benchmark",
+                        file=sys.stderr,
+                    )
                 super()._run_subcommand(subcommand)
                 return
             continue_runs(self.trainer, path)
@@ -310,6 +327,10 @@ class VlmtuneCLI(LightningCLI):
         if config.trainer.logger is None:
             kwargs["logger"] = default_logger(self.command, config)
         trainer = super().instantiate_trainer(**kwargs)
+        # With a logger of the user Lightning would save in the logger's folder.
+        for checkpoints in trainer.checkpoint_callbacks:
+            if isinstance(checkpoints, ModelCheckpoint) and checkpoints.dirpath is None:
+                checkpoints.dirpath = os.path.join(trainer.default_root_dir, CHECKPOINTS)
         # Lightning's bar counts epochs.
         bar = trainer.progress_bar_callback
         callbacks = cast(Any, trainer).callbacks  # an attribute that Lightning sets later
@@ -328,8 +349,11 @@ class VlmtuneCLI(LightningCLI):
             if callback.results or callback.not_run:
                 title = f"weights of step {self.trainer.global_step}, the last"
                 show([callback.run_report(self.trainer, self.model)], title)
-        for line in checkpoint_lines(self.trainer):
-            print(line)
+        # A run that took no step has the checkpoint that it was given.
+        callbacks = cast(Any, self.trainer).callbacks
+        if any(isinstance(one, Announcement) and one.started for one in callbacks):
+            for line in checkpoint_lines(self.trainer):
+                print(line)
         if wandb_loggers(self.trainer):
             from vlmtune.cli.wandb_export import log_export  # W&B is an extra
 

@@ -14,7 +14,9 @@ from typing import Any
 import yaml
 from torch.optim import Optimizer
 
-from vlmtune.cli.yaml_files import check_yaml
+from vlmtune.cli.option_names import given_options
+from vlmtune.cli.yaml_files import check_yaml, read_yaml
+from vlmtune.config import find_path
 from vlmtune.data.schema import read_manifest
 from vlmtune.data.shards import names_tars
 from vlmtune.errors import UserError
@@ -100,6 +102,36 @@ def names_module(arguments: Sequence[str]) -> bool:
         check_yaml(path)
     in_words = "--model" in words or "--model.class_path" in words
     return in_words or any(map(_has_class, paths))
+
+
+def replaced(arguments: Sequence[str]) -> list[str]:
+    """Returns a warning for each option that a config after it replaces."""
+    lines = []
+    before: list[str] = []
+    for given in given_options(arguments, lambda key: True):
+        if given.key != "config":
+            before.append(given.key)
+            continue
+        path = find_path(given.value)
+        if path is None or not path.is_file():
+            continue  # the parser says what is wrong with it
+        content = read_yaml(path)
+        for key in before:
+            if key and _sets(content, key.split(".")):
+                lines.append(
+                    f"vlmtune: warning: --{key} is replaced by {given.value}, which comes after "
+                    "it: put --config first"
+                )
+    return lines
+
+
+def _sets(content: Any, parts: Sequence[str]) -> bool:
+    """Whether a config has a value for a key."""
+    for part in parts:
+        if not isinstance(content, dict) or part not in content:
+            return False
+        content = content[part]
+    return True
 
 
 def _has_class(path: str) -> bool:

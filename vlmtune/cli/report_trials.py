@@ -17,6 +17,7 @@ from vlmtune.report.items_file import items_beside, read_items
 from vlmtune.report.screen import show
 from vlmtune.report.trials import Trial, Trials, read_trials, trials_csv, trials_view
 from vlmtune.storage.files import all_or_none, write_text
+from vlmtune.training.checkpoint_files import LAST
 
 SHOWN = 5
 """Trials whose whole reports stand side by side below the table."""
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
     show(runs)
     _say(trials, folder)
     if options.export is not None:
-        _export(best[0], folder, options.export)
+        _export(best[0], options.export)
     print(f"report: {page}")
 
 
@@ -52,8 +53,8 @@ def _say(trials: Trials, folder: Path) -> None:
     print(f"  {', '.join(pairs) or 'nothing varied'}")
 
 
-def _export(best: Trial, folder: Path, out: Path) -> None:
-    checkpoint = _checkpoint(best, folder)
+def _export(best: Trial, out: Path) -> None:
+    checkpoint = _checkpoint(best)
     model = read_checkpoint(checkpoint)
     results = best.report.results
     provenance = {**model.provenance, "results": results}
@@ -61,20 +62,12 @@ def _export(best: Trial, folder: Path, out: Path) -> None:
     print(f"{out}: {checkpoint}; load it with vlmtune.load({str(out)!r})")
 
 
-def _checkpoint(best: Trial, folder: Path) -> Path:
-    """The last checkpoint of a trial: in its folder, or in its logger's, which has its name.
-
-    Others are not of the weights that the report measured.
-    """
-    # A logger may keep checkpoints in its own folder beside that of the sweep.
-    runs = [best.folder]
-    if best.folder.parent == folder:  # seeds of `vlmtune compare` have the same names everywhere
-        runs += sorted(folder.parent.glob(f"*/{best.folder.name}"))
-    for run in runs:
-        path = run / "checkpoints/last.ckpt"
-        if path.exists():
-            return path
-    raise UserError(
-        f"expected checkpoints/last.ckpt of the best trial in {best.folder} or beside {folder}, "
-        "got none: train it again with a ModelCheckpoint that has save_last: true"
-    )
+def _checkpoint(best: Trial) -> Path:
+    """The last checkpoint of a trial. Others are not of the weights that the report measured."""
+    path = best.folder / LAST
+    if not path.exists():
+        raise UserError(
+            f"expected {LAST} of the best trial in {best.folder}, got none: train it again with a "
+            "ModelCheckpoint that has save_last: true"
+        )
+    return path
