@@ -2,6 +2,8 @@
 
 import io
 import json
+import shutil
+from pathlib import Path
 
 import huggingface_hub
 import numpy as np
@@ -206,9 +208,26 @@ def test_an_export_on_a_weights_file_loads_from_another_directory(
         vlmtune.load(tmp_path / "mine")
     moved = str(tmp_path / "here/negclip.pt")
     assert vlmtune.load(tmp_path / "mine", moved, device="cpu").score(pictures, TEXTS).equal(want)
+    # So does the checkpoint, and its export.
+    assert vlmtune.load(path, moved, device="cpu").score(pictures, TEXTS).equal(want)
+    again = ["export", str(path), "--pretrained", moved, "--out", str(tmp_path / "again")]
+    assert main(again) == 0, capsys.readouterr()
     torch.save({name: value + 1 for name, value in tiny_vl.items()}, "other.pt")
     with refused("got other weights or preprocessing"):
         vlmtune.load(tmp_path / "mine", "other.pt")
+
+
+def test_a_checkpoint_whose_base_folder_has_moved(model_folder, tmp_path, pictures, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(model_folder, "base-clip")
+    backbone, adapter = OpenClip("base-clip"), LinearProbe()
+    adapter.attach(backbone)
+    path = checkpoint(tmp_path / "last.ckpt", backbone, adapter)
+    want = vlmtune.load(path, device="cpu").score(pictures, TEXTS)
+    Path("base-clip").rename("moved-clip")
+    with refused("if it is a folder that has moved, name it with --pretrained FOLDER"):
+        vlmtune.load(path)
+    assert vlmtune.load(path, "moved-clip", device="cpu").score(pictures, TEXTS).equal(want)
 
 
 def test_a_shipped_export_is_found_from_any_folder(tmp_path, monkeypatch, pictures):

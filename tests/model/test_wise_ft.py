@@ -297,6 +297,11 @@ def test_grounded_words_are_exported_as_vectors(tmp_path, model_folder, capsys):
     assert isinstance(adapter, GroundedVectors)
     assert adapter.adapter.frozen_weight == 1.5
     exported = dict(adapter.adapter.named_parameters())
+    # The export of grounded words does as well as their checkpoint.
+    assert run(capsys, path, "--out", tmp_path / "words")[0] == 0
+    again = ("--vectors", 1.5, "--out", tmp_path / "again")
+    assert run(capsys, tmp_path / "words", *again)[0] == 0
+    assert vlmtune.load(tmp_path / "again").digest() == vlmtune.load(tmp_path / "out").digest()
     halves("red", "blue").save(tmp_path / "one.png")
     halves("blue", "red").save(tmp_path / "two.png")
     short = ("--vectors", 1.5, "--images", tmp_path, "--out", tmp_path / "short")

@@ -78,8 +78,8 @@ save_pretrained folder, an open_clip name or folder, a name with its weights suc
 ViT-B-32-quickgelu:openai, a weights file with --architecture, a YAML, or its stem in
 configs/plugins/models or backbones, or published:NAME of weights that were downloaded"""
 SCORER = "as for `vlmtune evaluate`, or a YAML with backbone and adapter; it scores captions"
-PRETRAINED = """weights of an open_clip name: a tag such as openai, a file, or random; of an export
-the folder or file of its base model, if it has moved"""
+PRETRAINED = """weights of an open_clip name: a tag such as openai, a file, or random; of a trained
+model the folder or file of its base model, if it has moved"""
 ARCHITECTURE = """the open_clip name of the weights in the file --model (.pt, .pth, .bin,
 .safetensors); for weights fine-tuned from OpenAI's it ends in -quickgelu"""
 PACKAGES = """packages besides vlmtune that an export or a checkpoint may import classes from; no
@@ -285,8 +285,8 @@ def command_parser() -> argparse.ArgumentParser:
     add("--out", **path, help="folder of the runs; the YAML's by default")
 
     add = command("export", EXPORT_SUMMARY, EXPORT)
-    add("checkpoint", nargs="?", **path, help="a .ckpt that `vlmtune fit` wrote")
-    add("--model", help="for --merged: a model as for `vlmtune evaluate`, not a checkpoint")
+    add("checkpoint", nargs="?", **path, help="a .ckpt of `vlmtune fit`, or an export")
+    add("--model", help="for --merged, --vectors: a model as for `vlmtune evaluate`")
     _model(add)
     add("--out", **path, help="folder to write")
     add("--merged", **path, metavar="FOLDER", help=MERGED)

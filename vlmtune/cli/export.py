@@ -23,6 +23,7 @@ from vlmtune.evaluation.suite import SuiteResult, load_all, run_suite
 from vlmtune.export import save_export
 from vlmtune.export.files import check_target
 from vlmtune.model import read_checkpoint
+from vlmtune.model.layout import CONFIG
 from vlmtune.model.loading import foreign_packages
 from vlmtune.model.model import Model
 from vlmtune.model.resolving import device_of_this_machine
@@ -46,6 +47,9 @@ def run(options: argparse.Namespace) -> None:
     With `options.alphas` it measures the model at each of them. Without `options.out` it then
     writes nothing. If `options.alpha` is one of them, the model card has its scores.
     """
+    if options.checkpoint is not None and (options.checkpoint / CONFIG).is_file():
+        # An export is a model that is named, and no checkpoint.
+        options.model, options.checkpoint = str(options.checkpoint), None
     # Contradictions are found before the work.
     _check_options(options)
     model = _source(options)
@@ -99,7 +103,7 @@ def run(options: argparse.Namespace) -> None:
 def _source(options: argparse.Namespace) -> Model:
     """The model to export: with --vectors that of the grounded words by vectors."""
     if options.model is None:
-        model = read_checkpoint(options.checkpoint, options.packages)
+        model = read_checkpoint(options.checkpoint, options.packages, options.pretrained)
     else:
         model = model_of(options, device="cpu")
     if options.vectors is None:
@@ -138,9 +142,8 @@ def _check_options(options: argparse.Namespace) -> None:
             f"expected a checkpoint or --model, got {sources}: give one of them",
         ),
         (
-            model is None and (options.pretrained or options.architecture),
-            f"expected --model with --pretrained or --architecture, got {checkpoint}: write "
-            f"--model {checkpoint}",
+            model is None and options.architecture,
+            f"expected --model with --architecture, got {checkpoint}: write --model {checkpoint}",
         ),
         (
             model is not None and ((merged is None and options.vectors is None) or alphas or alpha),

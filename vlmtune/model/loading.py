@@ -88,15 +88,10 @@ def load_export(
         if config.get("weights_sha256", checksum) != checksum:
             damaged_file = WEIGHTS
     check_written(folder, damaged_file)
-    if pretrained is not None:
-        arguments = config["backbone"]["init_args"]
-        # A weights file belongs to an architecture; a folder, or a hub id, is a whole model.
-        is_model = Path(pretrained).is_dir() or "pretrained" not in arguments
-        arguments["model" if is_model else "pretrained"] = pretrained
+    _move(config["backbone"], pretrained)
     # Checkpoints keep the fingerprint beside the backbone, exports inside it.
     specs = {**config, "fingerprint": config["backbone"].pop("fingerprint")}
     check_finite(state, f"{folder / WEIGHTS} is damaged; export again")
-    backbone = backbone or _base_model(specs["backbone"], str(source))
     backbone, adapter = _rebuild(specs, state, str(source), backbone)
     return Model(backbone, adapter, provenance=config.get("provenance"))
 
@@ -111,13 +106,17 @@ def on_cpu(hollow: Tensor) -> Tensor:
     return torch.empty_like(hollow, device="cpu")
 
 
-def read_checkpoint(path: str | Path, packages: Sequence[str] = ()) -> Model:
+def read_checkpoint(
+    path: str | Path, packages: Sequence[str] = (), pretrained: str | None = None
+) -> Model:
     """Builds the model of a training checkpoint, with its weights.
 
     It may import classes from vlmtune and from `packages`; any other is a `UserError`.
+    `pretrained` is that of `load_export`.
     """
     checkpoint = check_checkpoint(path, on_cpu)
     specs = checkpoint["vlmtune"]
+    _move(specs["backbone"], pretrained)
     check_packages(specs["backbone"], specs["adapter"], packages=packages, source=str(path))
     backbone, adapter = _rebuild(specs, checkpoint["state_dict"], str(path))
     return Model(backbone, adapter, provenance=checkpoint.get("provenance"))
@@ -209,21 +208,30 @@ def _class_paths(specs: Any) -> Iterator[str]:
             yield from _class_paths(one)
 
 
+def _move(spec: Spec, pretrained: str | None) -> None:
+    """Names where the backbone of a model lies now: a weights file, or a folder or hub id."""
+    if pretrained is None:
+        return
+    arguments = spec["init_args"]
+    # A weights file belongs to an architecture; a folder, or a hub id, is a whole model.
+    is_model = Path(pretrained).is_dir() or "pretrained" not in arguments
+    arguments["model" if is_model else "pretrained"] = pretrained
+
+
 def _base_model(spec: Spec, source: str) -> Backbone:
-    """The backbone of an export; if it is not here, the error says how to name it."""
-    base = str(spec["init_args"].get("model", ""))
-    is_elsewhere = "/" in base and find_path(base) is None
-    if not is_elsewhere:
-        return instantiate(spec, Backbone)
+    """The backbone of a trained model; if it is not here, the error says how to name it."""
     try:
         return instantiate(spec, Backbone)
     except UserError as error:
-        line = (
-            f"expected the base model {base} of {source}, it is not here: name it with "
-            "--pretrained FOLDER"
-        )
-        if is_hub_id(base, None):  # a folder may look like one
-            line = f"{error}; if it is a folder that has moved, name it with --pretrained FOLDER"
+        base = str(spec["init_args"].get("model", ""))
+        if find_path(base) is not None:
+            raise
+        line = f"{error}; if it is a folder that has moved, name it with --pretrained FOLDER"
+        if "/" in base and not is_hub_id(base, None):  # a hub id may be a folder, too
+            line = (
+                f"expected the base model {base} of {source}, it is not here: name it with "
+                "--pretrained FOLDER"
+            )
         raise UserError(line) from error
 
 
@@ -233,7 +241,7 @@ def _rebuild(
     source: str,
     backbone: Backbone | None = None,
 ) -> tuple[Backbone, Adapter]:
-    backbone = backbone or instantiate(specs["backbone"], Backbone)
+    backbone = backbone or _base_model(specs["backbone"], source)
     if backbone.fingerprint != specs["fingerprint"]:
         raise UserError(
             f"expected the backbone {specs['backbone']['init_args']} of {source} "

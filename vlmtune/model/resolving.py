@@ -59,8 +59,8 @@ def load(
             `vlmtune download` brought, or, with `architecture`, a weights file. A model without an
             adapter is zero-shot: by its embeddings, or by its matching head if it has no
             embeddings.
-        pretrained: Weights for an open_clip name, for an export whose weights file has
-            moved, or the base model of a PEFT adapter, if it is not where the adapter says.
+        pretrained: Weights for an open_clip name, or the base model of an export, a checkpoint or a
+            PEFT adapter, if it is not where these say.
         architecture: The open_clip name that the weights in the file `source` (.pt, .pth, .bin,
             .safetensors) belong to; "ViT-B-32-quickgelu" for those fine-tuned from OpenAI's.
         revision: Commit, branch or tag of a hub id; None for its main branch. Pin a commit where
@@ -188,8 +188,7 @@ def _named(
     if _is_export(name, hub):
         return load_export(name, revision=revision, pretrained=pretrained, packages=packages), True
     if _is_checkpoint(name):
-        check_none(name, pretrained)
-        return read_checkpoint(Path(name), packages), True
+        return read_checkpoint(Path(name), packages, pretrained), True
     spec = _spec(name, pretrained, revision, hub)
     if precision is not None:
         spec["backbone"].setdefault("init_args", {})["precision"] = precision
