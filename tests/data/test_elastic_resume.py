@@ -98,6 +98,17 @@ def test_another_batch_size_goes_on_at_the_next_group(
     assert flat(then) == want
 
 
+@pytest.mark.parametrize(
+    ("step", "effect"),
+    [(1, "the rest of this epoch may repeat"), (3, "the next epochs have another order")],
+)
+def test_other_data_are_named_on_resuming(killed, make_set, tmp_path, step, effect):
+    """After step 3 no batch is left of an epoch of so few groups."""
+    _, first = killed
+    with pytest.warns(UserWarning, match=f"another sets: {effect}"):
+        train(make_set(12, 5), tmp_path, 4, 0, first / f"step={step}.ckpt")
+
+
 def test_a_run_may_change_its_batch_size_again_and_again(make_set, tmp_path):
     data, seen, resume, steps = make_set(23, 5), [], None, 0
     for number, size in enumerate([2, 5, 3, 1]):

@@ -93,16 +93,16 @@ class EpochLoader:
             **self.changes.state(),
         }
 
-    def check_order(self, before: dict[str, Any]) -> None:
-        """Warns if a run resumed in the middle of an epoch has another order of groups."""
+    def check_order(self, before: dict[str, Any], within_epoch: bool = True) -> None:
+        """Warns if a resumed run has another order of groups, at the end of an epoch or in it."""
         now = self.order()
         changed = sorted(name for name in now if now[name] != before.get(name))
-        if changed and self.rank == 0:
-            warnings.warn(
-                f"resuming in the middle of an epoch with another {', '.join(changed)}: the rest "
-                "of this epoch may repeat some records and leave out others",
-                stacklevel=2,
-            )
+        if not changed or self.rank != 0:
+            return
+        effect = "the next epochs have another order of records"
+        if within_epoch:
+            effect = "the rest of this epoch may repeat some records and leave out others"
+        warnings.warn(f"resuming with another {', '.join(changed)}: {effect}", stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns nothing: the datamodule keeps the position, but Lightning asks for the method."""

@@ -44,8 +44,7 @@ class TrainingPosition:
                     f"position {self._start}: call `align` of the datamodule in "
                     "on_load_checkpoint of the module"
                 )
-            if self._start:
-                loader.check_order(resumed["order"])
+            loader.check_order(resumed["order"], within_epoch=self._start > 0)
         else:
             self._epoch = trainer.current_epoch if self._epoch < 0 else self._epoch + 1
             self._start = 0
