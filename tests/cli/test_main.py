@@ -266,6 +266,20 @@ def test_the_advice_is_of_the_weights_in_the_table(write_config, tmp_path, capsy
     ]
 
 
+def test_a_run_that_stops_early_says_why(write_config, shards, capsys):
+    overlay = "configs/experiments/overlays/early_stopping.yaml"
+    path = write_config(trainer={"max_steps": 9, "max_epochs": -1})
+    words = ["fit", "--config", str(path), "--config", overlay]
+    words += ["--data.val", json.dumps([{"path": str(shards)}]), "--trainer.val_check_interval=1"]
+    # Without a learning rate nothing improves.
+    words += ["--model.optimizer.init_args.lr=0", "--trainer.callbacks.EarlyStopping.patience=2"]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    line = "vlmtune fit: stopped early at step 3: val/accuracy has not improved in 2 checks"
+    assert line in printed.err.splitlines()
+    assert "best.ckpt" in printed.out
+
+
 @pytest.mark.parametrize(("last", "best", "step"), [(True, 0, 3), ("link", 1, 2)])
 def test_the_last_checkpoint_has_the_last_steps(last, best, step, write_config, tmp_path, capsys):
     """A link to the checkpoint of an earlier step is not written through."""

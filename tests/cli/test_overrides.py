@@ -152,6 +152,7 @@ def test_a_null_of_a_named_module_is_not_a_text(parsed, tmp_path):
         ("--trainer.callbacks.Emma.decay=3", ["0 (BenchmarkCallback, mine), 1 (EMA)", "'Emma'"]),
         ("--model.objectives.PairBCE.wight=3", ["'wight' is not accepted", "'weight'"]),
         ("--model.objectives.0.weight", ["expected one argument"]),
+        ("--model.objectives+=margin.yaml", ["'margin.yaml': there is no such file"]),
     ],
 )
 def test_what_cannot_be_reached_is_said(parsed, tmp_path, capsys, monkeypatch, word, parts):

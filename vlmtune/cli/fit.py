@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytorch_lightning as pl
 import yaml
-from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
@@ -129,7 +129,7 @@ class Announcement(pl.Callback):
     """Prints what is trained, once the run can start. A frozen reference copy is not counted.
 
     Before, it warns of training sets that may have images of the benchmarks. At the end it prints
-    why, if nothing was trained.
+    why nothing was trained, or why training stopped early.
     """
 
     def __init__(self) -> None:
@@ -149,8 +149,17 @@ class Announcement(pl.Callback):
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.is_global_zero and not self.started:
+        if not trainer.is_global_zero:
+            return
+        if not self.started:
             print(f"vlmtune fit: {_untrained(trainer)}", file=sys.stderr)
+        for callback in cast(Any, trainer).callbacks:
+            if isinstance(callback, EarlyStopping) and callback.wait_count >= callback.patience:
+                print(
+                    f"vlmtune fit: stopped early at step {trainer.global_step}: {callback.monitor} "
+                    f"has not improved in {callback.wait_count} checks",
+                    file=sys.stderr,
+                )
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

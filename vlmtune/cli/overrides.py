@@ -183,8 +183,9 @@ def _item(key: str, item: Any) -> Any:
     last = _last(key)
     if last == "backbone" and _is_model(item):
         return backbone_spec(item)
-    if STEM.fullmatch(item):
-        return find(KINDS[last], item)
+    is_missing = item.endswith((".yaml", ".yml")) and not Path(item).exists()
+    if STEM.fullmatch(item) or is_missing:
+        return find(KINDS[last], item)  # its error names what there is
     return item
 
 
