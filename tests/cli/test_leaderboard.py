@@ -125,6 +125,10 @@ def test_the_files_hold_gains_costs_and_both_conventions(models, benchmarks):
     assert int(joint["bytes_an_image"]) > int(probe["bytes_an_image"]) == 4 * 16
     assert probe["training_seconds"] == "75.0"
     assert "found (reference) text_to_image_recall@1" in first
+    # Gains count by the strict convention, so the other's table has none.
+    strict, reference = Path("out/leaderboard.md").read_text().split("## reference convention")
+    assert "| model | gained | retained | trained weights |" in strict
+    assert "| model | trained weights |" in reference
     page = Path("out/leaderboard.html").read_text()
     assert page.count('href="#pair-1-3"') == 2
     assert page.count("MM-Adapter") == 1  # a number of Cola's paper, of other items than these nine
