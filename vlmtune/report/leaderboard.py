@@ -17,7 +17,7 @@ import yaml
 
 from vlmtune.report import table
 from vlmtune.report.caveats import TEXT_ONLY, Caveat, caveats
-from vlmtune.report.differences import LEVEL, TEST, Comparison, compare_with_first
+from vlmtune.report.differences import BY_CHANCE, TEST, Comparison, compare_with_first
 from vlmtune.report.formats import no_formula
 from vlmtune.report.html import render
 from vlmtune.report.markdown import line
@@ -202,7 +202,6 @@ class Board:
         tested = 0
         for comparisons in pairs.values():
             tested += sum(bool(one.verdict) for one in comparisons)
-        by_chance = LEVEL * tested
         return render(
             "leaderboard.html",
             models=[self._model(i, colour) for i, colour in enumerate(views.colours)],
@@ -212,8 +211,7 @@ class Board:
             plot=plot,
             matrix=_matrix(pairs, len(self.runs)),
             pairs=pairs,
-            note=f"{TEST} Tests: {tested}, of which about {by_chance:.0f} would find a difference "
-            "by chance.",
+            note=f"{TEST} Tests: {tested}; by chance about {BY_CHANCE} finds a difference.",
             warnings=warnings,
             flagged=[warning.benchmark for warning in warnings if warning.text_only],
             text_only=TEXT_ONLY,
