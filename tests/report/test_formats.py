@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from vlmtune.report.formats import CSV_COLUMNS, to_csv, to_latex, write_formats
+from vlmtune.report.formats import CSV_COLUMNS, escaped, to_csv, to_latex, write_formats
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Result
 
@@ -49,6 +49,13 @@ def test_primary_numbers_with_the_best_bold_and_a_dash_for_a_missing_one(make_ru
     assert (
         r"cola\_multi (reference) & accuracy $\uparrow$ & 210 & 25.0 \% & -- & 40.0 \% \\" in text
     )
+
+
+def test_latex_prints_the_signs_of_a_name():
+    assert escaped("<a|b> ~^") == (
+        r"\textless{}a\textbar{}b\textgreater{} \textasciitilde{}\textasciicircum{}"
+    )
+    assert escaped("\\{&%$#_}") == r"\textbackslash{}\{\&\%\$\#\_\}"
 
 
 @pytest.mark.parametrize(
