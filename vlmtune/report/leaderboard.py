@@ -280,7 +280,8 @@ class Board:
             origin = entry.report.provenance
             cells: list[object] = [no_formula(entry.report.name)]
             cells.append(str(entry.report.text_only).lower())
-            cells += [origin.trainable_parameters, entry.bytes_an_image, origin.seconds]
+            cells += [origin.trainable_parameters, entry.bytes_an_image]
+            cells.append(origin.seconds or None)  # 0: not known, or nothing was trained
             for number in (*self.gains[i], *(row.cells[i] for row in rows)):
                 if number is None:
                     cells += [None, None, None]
