@@ -108,6 +108,16 @@ def test_against_sorting(tmp_path, convention, seed):
     assert result.clusters == tuple(i for i, _ in captions)
 
 
+def test_a_shared_caption_is_a_wrong_one_in_the_reference_convention_alone(tmp_path):
+    captions = [["a", "b"], ["a"], ["c", "c"]]
+    kinds = {}
+    for convention in ("strict", "reference"):
+        repeats = write(tmp_path, captions, convention=convention).repeats()
+        kinds[convention] = [(one.kind, one.total) for one in repeats]
+    # One image has "c" twice, which makes it an item twice and no wrong caption.
+    assert kinds == {"strict": [("item", 1)], "reference": [("item", 1), ("caption", 2)]}
+
+
 def test_folds_are_ranked_by_themselves(tmp_path):
     captions = [[f"{i}{j}" for j in range(1 + i % 3)] for i in range(12)]
     benchmark = write(tmp_path, captions, folds=3)

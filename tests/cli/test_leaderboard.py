@@ -109,16 +109,21 @@ def test_a_misspelt_model_is_found_before_any_is_measured(models, benchmarks, ca
     assert "to measure" not in told.out
 
 
-def test_the_files_hold_gains_costs_and_both_conventions(models, benchmarks):
+def test_the_files_hold_gains_costs_and_both_conventions(models, benchmarks, capsys):
     assert made("out", models, benchmarks) == 0
+    assert capsys.readouterr().err.count("captions.csv: image from 'image'") == 1
     with Path("out/leaderboard.csv").open(newline="") as file:
         first, probe, joint = csv.DictReader(file)
     assert [first["trained_weights"], first["gained"], first["bytes_an_image"]] == ["0", "", "64"]
     gain = float(probe["tiny accuracy"]) - float(first["tiny accuracy"])
     assert float(probe["gained"]) == pytest.approx(gain)
     assert int(joint["bytes_an_image"]) > int(probe["bytes_an_image"]) == 4 * 16
-    assert probe["training_seconds"] == "75.0"
+    assert (first["training_seconds"], probe["training_seconds"]) == ("", "75.0")
     assert "found (reference) text_to_image_recall@1" in first
+    # Gains count by the strict convention, so the other's table has none.
+    strict, reference = Path("out/leaderboard.md").read_text().split("## reference convention")
+    assert "| model | gained | retained | trained weights |" in strict
+    assert "| model | trained weights |" in reference
     page = Path("out/leaderboard.html").read_text()
     assert page.count('href="#pair-1-3"') == 2
     assert page.count("MM-Adapter") == 1  # a number of Cola's paper, of other items than these nine

@@ -140,8 +140,11 @@ def test_the_folder_holds_no_frozen_weights(exported, model_folder):
     assert modes == {0o666 & ~umask}  # 0644 for the usual 022
 
 
-def test_the_card_claims_what_was_measured_and_no_more(exported, tmp_path, parts):
+def test_the_card_claims_what_was_measured_and_no_more(exported, tmp_path, model_folder):
     card = (exported / "README.md").read_text()
+    weights = load_file(exported / "adapter.safetensors")
+    values = sum(value.numel() for value in weights.values())
+    assert f"holds the {values:,} trained\nparameters" in card
     head = ModelCard(card).data
     assert (head.library_name, head.pipeline_tag) == ("vlmtune", "zero-shot-image-classification")
     assert head.base_model is None  # a local folder is nobody's base model
@@ -152,8 +155,11 @@ def test_the_card_claims_what_was_measured_and_no_more(exported, tmp_path, parts
     ]
     recipe = ["data: cubes", "steps: 3", "objectives: InfoNCE", "optimizer: AdamW (lr 0.01)"]
     assert "\n".join(f"- {line}" for line in [*recipe, "seed: 0", "date: 2030-01-01"]) in card
-    save_export(tmp_path / "unmeasured", *parts, provenance={})
+    fixed_scale = trained(model_folder, LinearProbe(learn_scale=False))
+    save_export(tmp_path / "unmeasured", *fixed_scale, provenance={})
     unmeasured = (tmp_path / "unmeasured" / "README.md").read_text()
+    # The scale and the bias of its scores are in the file, too, but were not trained.
+    assert f"holds the {values - 2:,} trained\nparameters" in unmeasured
     assert "Not measured: nothing is known of what this training changed." in unmeasured
     for claim in ("compositionality:", "bags of words", "which object"):
         assert claim not in unmeasured

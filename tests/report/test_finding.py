@@ -40,7 +40,7 @@ def test_gains_and_losses_are_counted(run_of):
     assert "retained measures fell significantly, most -100.0 points [" in first
     assert first.endswith("] on The kept too; one seed.")
     assert "bad against base: 0 of 2 compositional measures rose significantly, 1 fell;" in second
-    assert "Tests: 8, not corrected for their number; by chance about 0.4 would" in rule
+    assert "Tests: 8, not corrected for their number; by chance about one in 20 has" in rule
 
 
 def test_a_run_without_tests_or_alone_has_no_finding(run_of, make_run, capsys):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from vlmtune.report.formats import CSV_COLUMNS, to_csv, to_latex, write_formats
+from vlmtune.report.formats import CSV_COLUMNS, escaped, to_csv, to_latex, write_formats
 from vlmtune.results import MetricValue, Result
 
 
@@ -50,6 +50,13 @@ def test_primary_numbers_with_the_best_bold_and_a_dash_for_a_missing_one(make_ru
     )
 
 
+def test_latex_prints_the_signs_of_a_name():
+    assert escaped("<a|b> ~^") == (
+        r"\textless{}a\textbar{}b\textgreater{} \textasciitilde{}\textasciicircum{}"
+    )
+    assert escaped("\\{&%$#_}") == r"\textbackslash{}\{\&\%\$\#\_\}"
+
+
 @pytest.mark.parametrize(
     ("name", "written"),
     [
@@ -62,7 +69,7 @@ def test_a_name_commands_neither_a_terminal_nor_a_spreadsheet(make_run, name, wr
     assert {line["run"] for line in csv.DictReader(io.StringIO(text))} == {written}
 
 
-def test_mteb_reads_the_benchmarks_that_it_has(make_run, tmp_path):
+def test_mteb_reads_the_benchmarks_that_it_has(make_run, tmp_path, capsys):
     names = {"text_accuracy": 0.3, "image_accuracy": 0.2, "group_accuracy": 0.1}
     metrics = {name: MetricValue(value, 400) for name, value in names.items()}
     results = (
@@ -81,3 +88,9 @@ def test_mteb_reads_the_benchmarks_that_it_has(make_run, tmp_path):
     assert relation["scores"] == {"test": [{**subset, "text_acc": 0.6, "main_score": 0.6}]}
     scores = {"text_acc": 0.3, "image_acc": 0.2, "accuracy": 0.1, "main_score": 0.1}
     assert winoground["scores"] == {"test": [subset | scores]}
+    assert capsys.readouterr().err == ""
+    write_formats([make_run()], None, None, tmp_path / "none")
+    assert capsys.readouterr().err.endswith(
+        "none: not written, as no run with images has a benchmark of mteb\n"
+    )
+    assert not (tmp_path / "none").exists()

@@ -212,7 +212,9 @@ def test_many_caveats_are_folded(rich):
     run = replace(rich[0], results=(first,))
     folded = [one for one in caveats([run]) if not one.text_only]
     assert len(folded) > 9
-    assert f"{len(folded)} more" in Page(to_html([run])).flat()
+    page = Page(to_html([run]))
+    assert f"{len(folded)} more" in page.flat()
+    assert len(page.classes("notes")) == 1  # no empty list of text-only scores
 
 
 def test_text_only_rows_and_repeated_captions_are_caveats(rich):
@@ -298,7 +300,10 @@ def test_bars_of_all_comparisons_have_one_scale(rich):
 def test_the_gallery_marks_right_captions_which_are_not_taken_for_right_items(runs):
     """Of two captions of an item one may be right, and the item is not."""
     first, *_ = runs
-    page = Page(to_html([first]))
+    text = to_html([first])
+    page = Page(text)
+    assert f"Examples of {first.name}" in page.flat()
+    assert "object-fit: cover" not in text  # which cuts off what is at the edge of an image
     assert page.begin("thumb ") == [f"thumb {x}" for x in ("true", "false", "false", "true")]
     assert page.begin("verdict") == ["verdict right", "verdict"]
     paired = replace(first.results[0], series={"mean_scores": (1.0, 0.0, 0.0, 1.0)})

@@ -131,6 +131,11 @@ def test_without_a_checkpoint_or_a_sweep_nothing_is_exported(sweep, make_run, tm
     arguments = ["report", str(tmp_path / "one"), "--out", str(tmp_path / "out")]
     said = "expected the folder of one sweep with --metric"
     command_refused(capsys, [*arguments, "--metric", "cola_multi"], said)
+    (tmp_path / "failed/trial0").mkdir(parents=True)
+    for name, missing in (("absent", "absent"), ("failed", "failed/report.json")):
+        arguments = ["report", str(tmp_path / name), "--out", str(tmp_path / "out")]
+        said = f"expected a report.json of vlmtune in {tmp_path / missing}, got no such file"
+        command_refused(capsys, [*arguments, "--metric", "cola_multi"], said)
     arguments = ["report", str(sweep(FOUR)), "--out", str(tmp_path / "out")]
     command_refused(capsys, [*arguments, "--export", tmp_path / "best"], NO_CHECKPOINT)
     assert not (tmp_path / "best").exists()

@@ -1,13 +1,14 @@
 """The weights that training changes, of an adapter and its backbone.
 
-In: a backbone and an attached adapter. Out: their trained tensors by name, or the two with such
-tensors loaded. Never: frozen weights.
+In: a backbone and an attached adapter. Out: their trained tensors by name, how many numbers these
+hold, or the two with such tensors loaded. Never: frozen weights of the backbone.
 """
 
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from torch.nn import ModuleList
 
 from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.base import Backbone
@@ -26,6 +27,13 @@ def trained_state(backbone: Backbone, adapter: Adapter) -> dict[str, Tensor]:
         if parameter.requires_grad:
             state[f"backbone.{name}"] = parameter.data
     return state
+
+
+def trained_values(backbone: Backbone, adapter: Adapter) -> int:
+    """How many numbers training changes; the state has frozen ones of the adapter, too."""
+    # As one module: a parameter that backbone and adapter have in common counts once.
+    whole = ModuleList([backbone, adapter])
+    return sum(one.numel() for one in whole.parameters() if one.requires_grad)
 
 
 def load_trained_state(

@@ -41,11 +41,6 @@ def run(options: argparse.Namespace) -> None:
 
         report_trials.run(options)
         return
-    if options.metric is not None or options.export is not None:
-        raise UserError(
-            "expected the folder of one sweep with --metric or --export, got other runs: leave "
-            "these options out"
-        )
     folders = []
     files = []
     for path in options.runs:
@@ -56,6 +51,12 @@ def run(options: argparse.Namespace) -> None:
             files.append(path)
     check_outputs([options.csv, options.latex], _inputs(files))
     read, read_rows = _loaded(files)
+    # Only now, as a path without a report is not another run.
+    if options.metric is not None or options.export is not None:
+        raise UserError(
+            "expected the folder of one sweep with --metric or --export, got other runs: leave "
+            "these options out"
+        )
     groups = same_model(read)
 
     # An evaluation and a probe of one model become one run, with the items of both.

@@ -12,7 +12,7 @@ from typing import Any
 from safetensors.torch import save_file
 
 from vlmtune.adapters.base import Adapter
-from vlmtune.adapters.trained_state import trained_state
+from vlmtune.adapters.trained_state import trained_state, trained_values
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.weight_checks import check_finite, sha256
 from vlmtune.errors import UserError
@@ -87,7 +87,7 @@ def save_export(
         "adapter": adapter.spec(),
         "alpha": alpha,
         "licence": licence,
-        "trained_values": sum(value.numel() for value in state.values()),
+        "trained_values": trained_values(backbone, adapter),
         "provenance": without_secrets(recorded),
         "scores": [_scores(result) for result in results],
     }

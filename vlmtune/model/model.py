@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.adapters.matching import Matching
+from vlmtune.adapters.trained_state import trained_values
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.weight_checks import digest
@@ -78,11 +79,7 @@ class Model:
         """Number of the parameters that were trained."""
         if self.untrained:
             return 0
-        count = 0
-        for part in (self.backbone, self.adapter):
-            trained = [weight for weight in part.parameters() if weight.requires_grad]
-            count += sum(weight.numel() for weight in trained)
-        return count
+        return trained_values(self.backbone, self.adapter)
 
     @property
     def device(self) -> torch.device:

@@ -22,6 +22,7 @@ from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Result
 
 LEVEL = 0.05  # a p value below it counts as a difference
+BY_CHANCE = f"one in {1 / LEVEL:.0f}"  # tests that find a difference where there is none
 TEST = (
     "p: McNemar's exact test if every item is right or wrong and no two items share an image or "
     "captions; else Student's t over clusters of such items, with their weights if the metric is a "
@@ -30,8 +31,6 @@ TEST = (
     f"A difference is significant if p is below {LEVEL}; p values are not corrected for "
     "multiple tests."
 )
-
-
 CELLS: tuple[str, ...] = ("change", "interval", "won", "lost", "n", "p", "test")
 
 

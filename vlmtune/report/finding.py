@@ -5,7 +5,7 @@ In: the comparisons of runs. Out: sentences. Never: a number that the tables lac
 
 from collections.abc import Sequence
 
-from vlmtune.report.differences import LEVEL, Comparison, compare_with_first, items_alone
+from vlmtune.report.differences import BY_CHANCE, LEVEL, Comparison, compare_with_first, items_alone
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import seeds_of
 from vlmtune.report.table import amount, baseline
@@ -42,7 +42,7 @@ def findings(runs: Sequence[RunReport]) -> list[str]:
     tests = sum(map(len, tested.values()))
     rule = (
         f"Risen and fallen: the paired test of the primary metric has p < {LEVEL}. Tests: {tests}, "
-        f"not corrected for their number; by chance about {LEVEL * tests:.1f} would have such a p."
+        f"not corrected for their number; by chance about {BY_CHANCE} has such a p."
     )
     return [*(sentence for _, sentence in sentences), rule]
 

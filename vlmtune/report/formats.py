@@ -25,6 +25,10 @@ SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    # The default font encoding has other signs in the place of these.
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
     "↑": r"$\uparrow$",
     "↓": r"$\downarrow$",
     "–": "--",

@@ -17,7 +17,7 @@ import yaml
 
 from vlmtune.report import table
 from vlmtune.report.caveats import TEXT_ONLY, Caveat, caveats
-from vlmtune.report.differences import LEVEL, TEST, Comparison, compare_with_first
+from vlmtune.report.differences import BY_CHANCE, TEST, Comparison, compare_with_first
 from vlmtune.report.formats import no_formula
 from vlmtune.report.html import render
 from vlmtune.report.markdown import line
@@ -202,7 +202,6 @@ class Board:
         tested = 0
         for comparisons in pairs.values():
             tested += sum(bool(one.verdict) for one in comparisons)
-        by_chance = LEVEL * tested
         return render(
             "leaderboard.html",
             models=[self._model(i, colour) for i, colour in enumerate(views.colours)],
@@ -212,8 +211,7 @@ class Board:
             plot=plot,
             matrix=_matrix(pairs, len(self.runs)),
             pairs=pairs,
-            note=f"{TEST} Tests: {tested}, of which about {by_chance:.0f} would find a difference "
-            "by chance.",
+            note=f"{TEST} Tests: {tested}; by chance about {BY_CHANCE} finds a difference.",
             warnings=warnings,
             flagged=[warning.benchmark for warning in warnings if warning.text_only],
             text_only=TEXT_ONLY,
@@ -242,39 +240,31 @@ class Board:
     # -- tables for other programs ------------------------------------------------------------
 
     def markdown(self) -> str:
-        """The tables of leaderboard.md: the models by the strict convention, then by the other."""
+        """The tables of leaderboard.md: the models by the strict convention, then by the other.
+
+        Mean changes count by the strict convention, so only its table has them.
+        """
         lines = ["# vlmtune leaderboard"]
         for convention, rows in self.rows.items():
             if not rows:
                 continue
-            heads = ["model", "gained", "retained", *COSTS]
+            changes = ["gained", "retained"] if convention == "strict" else []
+            heads = ["model", *changes, *COSTS]
             heads += [f"{_title(row)} {row.directed}" for row in rows]
             lines += ["", f"## {convention} convention", "", line(heads)]
             lines.append(line(["---"] + ["---:"] * (len(heads) - 1)))
             # What is known of a benchmark stands under its head.
             facts = [table.facts(row) for row in rows]
             for i, title in enumerate(table.TITLES):
-                empty = [""] * (2 + len(COSTS))
+                empty = [""] * (len(changes) + len(COSTS))
                 lines.append(line([title, *empty, *(of_row[i] for of_row in facts)]))
-            for i in range(len(self.runs)):
-                lines.append(line(self._cells(i, rows)))
+            for i, run in enumerate(self.runs):
+                means = _changes(self.gains[i]) if changes else []
+                numbers = [_number(row, i) for row in rows]
+                lines.append(line([run.name, *means, *self.costs(i), *numbers]))
         lines += ["", "## Warnings", ""]
         lines += [f"- {one.benchmark}: {one.text}" for one in self.warnings()]
         return "\n".join([*lines, ""])
-
-    def _cells(self, i: int, rows: Sequence[Row]) -> list[str]:
-        """The cells of a model in leaderboard.md."""
-        cells = [self.runs[i].name]
-        for mean in self.gains[i]:
-            change = _change(mean)
-            limits = f" [{change['interval']}]" if change["interval"] else ""
-            cells.append(change["text"] + limits)
-        cells += self.costs(i)
-        for row in rows:
-            metric = row.cells[i]
-            text = "–" if metric is None else table.bracketed(metric)
-            cells.append(text)
-        return cells
 
     def csv(self) -> str:
         """A line for each model: its costs, its mean changes, and each primary metric."""
@@ -290,7 +280,8 @@ class Board:
             origin = entry.report.provenance
             cells: list[object] = [no_formula(entry.report.name)]
             cells.append(str(entry.report.text_only).lower())
-            cells += [origin.trainable_parameters, entry.bytes_an_image, origin.seconds]
+            cells += [origin.trainable_parameters, entry.bytes_an_image]
+            cells.append(origin.seconds or None)  # 0: not known, or nothing was trained
             for number in (*self.gains[i], *(row.cells[i] for row in rows)):
                 if number is None:
                     cells += [None, None, None]
@@ -305,6 +296,22 @@ def _change(mean: MetricValue | None) -> dict[str, str]:
         return {"text": "–", "interval": ""}
     limits = table.signed_interval(mean.low, mean.high, mean.unit)
     return {"text": table.change(mean.value, mean.unit), "interval": limits}
+
+
+def _changes(means: Sequence[MetricValue | None]) -> list[str]:
+    """The cells of a model's mean changes in leaderboard.md."""
+    cells = []
+    for mean in means:
+        change = _change(mean)
+        limits = f" [{change['interval']}]" if change["interval"] else ""
+        cells.append(change["text"] + limits)
+    return cells
+
+
+def _number(row: Row, i: int) -> str:
+    """The cell of a model in leaderboard.md."""
+    metric = row.cells[i]
+    return "–" if metric is None else table.bracketed(metric)
 
 
 def _title(row: Row) -> str:

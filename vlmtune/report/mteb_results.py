@@ -4,6 +4,7 @@ In: a run report. Out: the files' contents. Never: a benchmark that mteb does no
 """
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def write_mteb(folder: Path, runs: Sequence[RunReport]) -> None:
     are read from the original files, not from mteb's copies, and ties do not count as right, so
     `dataset_revision` names the version of the metric of vlmtune and no revision of mteb.
     """
+    written = 0
     for run in runs:
         # A slash would make a folder; mteb writes two underscores for it.
         model = printable(run.name).replace("/", "__")
@@ -43,6 +45,11 @@ def write_mteb(folder: Path, runs: Sequence[RunReport]) -> None:
                 continue
             path = folder / "results" / model / revision / f"{task}.json"
             write_text(path, json.dumps(_task_result(task, result), indent=2) + "\n")
+            written += 1
+    if not written:
+        print(
+            f"{folder}: not written, as no run with images has a benchmark of mteb", file=sys.stderr
+        )
 
 
 def _task_result(task: str, result: Result) -> dict[str, object]:

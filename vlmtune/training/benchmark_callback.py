@@ -15,6 +15,7 @@ from pydantic import NonNegativeInt
 from pytorch_lightning.callbacks import Callback
 from typing_extensions import override
 
+from vlmtune.adapters.trained_state import trained_values
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import NotRun, SuiteResult, check_names, load_all, run_suite
@@ -236,16 +237,12 @@ class BenchmarkCallback(Callback):
         module = adaptation(pl_module)
         backbone = module.backbone
         adapter = module.adapter
-        trainable_parameters = 0
-        for parameter in module.parameters():
-            if parameter.requires_grad:
-                trainable_parameters += parameter.numel()
         origin = Provenance(
             backbone=backbone.title,
             adapter=type(adapter).__name__,
             model={"backbone": backbone.spec(), "adapter": adapter.spec()},
             fingerprint=backbone.fingerprint,
-            trainable_parameters=trainable_parameters,
+            trainable_parameters=trained_values(backbone, adapter),
             **self._provenance(trainer, module),
         )
         curves: dict[str, Curve] = {}

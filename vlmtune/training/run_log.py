@@ -5,6 +5,7 @@ where the weights come from. Never: a number that an earlier step scored.
 """
 
 import functools
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -124,14 +125,28 @@ class Origin(pl.Callback):
     A `BenchmarkCallback` records more: the benchmarks, and the time without them.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._seconds = 0.0  # of training, in earlier processes
+        self._started = time.monotonic()
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._started = time.monotonic()
+
     @override
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         if "provenance" not in checkpoint:
-            facts = provenance(trainer, adaptation(pl_module), {}, 0.0)
-            del facts["seconds"]
-            checkpoint["provenance"] = facts
+            seconds = self._seconds + time.monotonic() - self._started
+            checkpoint["provenance"] = provenance(trainer, adaptation(pl_module), {}, seconds)
+
+    @override
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        self._seconds = checkpoint.get("provenance", {}).get("seconds", 0.0)
 
 
 @functools.cache

@@ -122,8 +122,9 @@ class Ranking(Benchmark[RankingItems]):
         of_captions = zip(owners.tolist(), captions, is_shared.tolist(), strict=True)
         for owner, text, shared in of_captions:
             image = items[owner].image
-            # A caption of two images is also a wrong one.
-            false = (text,) if shared else ()
+            # In the reference convention a caption of two images is also a wrong one.
+            is_wrong_too = shared and not self.strict
+            false = (text,) if is_wrong_too else ()
             comparisons.append(ComparedItem((image,), (text,), false))
         images = [item.image for item in items]
         return RankingItems(
