@@ -147,7 +147,9 @@ def test_means_of_seeds_stand_in_the_table(suite, capsys):
     # A seed that was trained on other shards is no repetition.
     runner.values["two/seed-2"] = 0.7
     runner.digest = "new"
-    with refused("other shards in runs/two/seed-2 than in runs/two/seed-0"):
+    with refused(
+        "training data of two in all runs, got others in runs/two/seed-2 than in runs/two/seed-0"
+    ):
         compare.run(options(suite, seeds=[2], only=["two"]), runner)
 
 
@@ -204,7 +206,7 @@ def test_runs_that_were_measured_on_other_items_share_no_table(suite):
     compare.run(options(suite), runner)  # the items of the others are not known
     path = Path("runs/one/seed-0/report.json")
     replace(report, results=(replace(result, items_digest="old"),)).save(path)
-    with refused("got other items in runs/two/seed-0 than in runs/one/seed-0: remove the folder"):
+    with refused("got others in runs/two/seed-0 than in runs/one/seed-0: remove the folder"):
         compare.run(options(suite), runner)
     assert Path("runs/compare.md").read_text() == before
 

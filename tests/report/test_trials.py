@@ -37,7 +37,7 @@ def sweep(tmp_path, make_run):
     return write
 
 
-NO_CHECKPOINT = "expected checkpoints/last.ckpt of the best trial"
+NO_CHECKPOINT = "checkpoints/last.ckpt, got no such file"
 FOUR = [(0.001, True, 0.4), (0.01, True, 0.6), (0.1, False, 0.7), (0.0001, False, 0.3)]
 
 

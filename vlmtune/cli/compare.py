@@ -46,6 +46,10 @@ Run = Callable[[Sequence[str], Path], None]
 """Runs a command of vlmtune and writes its output to a file; raises `UserError` if it fails."""
 
 
+Known = dict[str, tuple[object, Path]]
+"""What all runs must have in common: its value, and the folder of the first run that has it."""
+
+
 class Strategy(TypedDict):
     """A row of the table: its name, what is behind each `--config`, and words of the command."""
 
@@ -223,14 +227,20 @@ def seconds_per_epoch(report: RunReport, folder: Path) -> float | None:
 def collect(experiment: Experiment, listed: Sequence[Job]) -> dict[str, Any]:
     """The numbers of all finished runs: the content of `compare.json`."""
     rows: dict[str, Any] = {}
-    items: dict[str, tuple[str, Path]] = {}
-    trained: dict[str, tuple[list[str], Path]] = {}
+    shown = {where.split(" ", 1)[0] for where in experiment.columns.values()}
+    known: Known = {}
     for task in listed:
         if not task.done:
             continue
         report = RunReport.load(task.report)
-        _check_items(experiment, report, task.folder, items)
-        _check_data(report, task, trained)
+        for result in report.results:
+            if result.benchmark in shown and result.items_digest:
+                what = f"items of {result.benchmark}"
+                _check_same(known, what, result.items_digest, task.folder)
+        # Rows may differ in their data, but the seeds of a row may not.
+        training_data = report.provenance.config.get("training_data", ())
+        digests = [shards["digest"] for shards in training_data]
+        _check_same(known, f"training data of {task.row}", digests, task.folder)
         metrics = {}
         for title, where in experiment.columns.items():
             metrics[title] = report.metric(*where.split(" ", 1))
@@ -251,33 +261,13 @@ def collect(experiment: Experiment, listed: Sequence[Job]) -> dict[str, Any]:
     return {"title": experiment.title, "columns": experiment.columns, "rows": rows}
 
 
-def _check_items(
-    experiment: Experiment, report: RunReport, folder: Path, known: dict[str, tuple[str, Path]]
-) -> None:
-    """Raises a `UserError` if a run was measured on other items than one before it, in `known`."""
-    shown = {where.split(" ", 1)[0] for where in experiment.columns.values()}
-    for result in report.results:
-        name = result.benchmark
-        if name not in shown or not result.items_digest:
-            continue
-        digest, first = known.setdefault(name, (result.items_digest, folder))
-        if digest != result.items_digest:
-            raise UserError(
-                f"expected the same items of {name} in all runs, got other items in {folder} than "
-                f"in {first}: remove the folder that was measured on the old items and call again"
-            )
-
-
-def _check_data(report: RunReport, task: Job, known: dict[str, tuple[list[str], Path]]) -> None:
-    """Raises a `UserError` if the seeds of a row were trained on different data."""
-    training_data = report.provenance.config.get("training_data", ())
-    digests = [shards["digest"] for shards in training_data]
-    expected, first = known.setdefault(task.row, (digests, task.folder))
-    if digests != expected:
+def _check_same(known: Known, what: str, value: object, folder: Path) -> None:
+    """Raises a `UserError` if a run before this one had another value, which `known` keeps."""
+    expected, first = known.setdefault(what, (value, folder))
+    if value != expected:
         raise UserError(
-            f"expected the same training data in all seeds of {task.row}, got other shards in "
-            f"{task.folder} than in {first}: remove the folder that was trained on the old shards "
-            "and call again"
+            f"expected the same {what} in all runs, got others in {folder} than in {first}: remove "
+            "the folder of the older run and call again"
         )
 
 

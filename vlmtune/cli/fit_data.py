@@ -153,9 +153,10 @@ def _built(path: Path, name: str, options: Sequence[str]) -> Path:
     try:
         return _build(path, name, parsed)
     except UserError as error:
-        if not ADVISES_OPTION.search(str(error)):
-            raise
-        raise UserError(f"{error}; here its options begin with --table.") from error
+        line = str(error)
+        if ADVISES_OPTION.search(line):
+            line += "; here its options begin with --table."
+        raise UserError(line) from error
 
 
 def _build(path: Path, name: str, parsed: argparse.Namespace) -> Path:

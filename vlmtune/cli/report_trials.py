@@ -8,7 +8,6 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from vlmtune.errors import UserError
 from vlmtune.export import save_export
 from vlmtune.model import read_checkpoint
 from vlmtune.report.formats import write_formats
@@ -54,20 +53,10 @@ def _say(trials: Trials, folder: Path) -> None:
 
 
 def _export(best: Trial, out: Path) -> None:
-    checkpoint = _checkpoint(best)
+    # Others are not of the weights that the report measured.
+    checkpoint = best.folder / LAST
     model = read_checkpoint(checkpoint)
     results = best.report.results
     provenance = {**model.provenance, "results": results}
     save_export(out, model.backbone, model.adapter, provenance=provenance, overwrite=False)
     print(f"{out}: {checkpoint}; load it with vlmtune.load({str(out)!r})")
-
-
-def _checkpoint(best: Trial) -> Path:
-    """The last checkpoint of a trial. Others are not of the weights that the report measured."""
-    path = best.folder / LAST
-    if not path.exists():
-        raise UserError(
-            f"expected {LAST} of the best trial in {best.folder}, got none: train it again with a "
-            "ModelCheckpoint that has save_last: true"
-        )
-    return path

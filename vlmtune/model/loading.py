@@ -223,15 +223,15 @@ def _base_model(spec: Spec, source: str) -> Backbone:
     try:
         return instantiate(spec, Backbone)
     except UserError as error:
+        line = str(error)
         base = str(spec["init_args"].get("model", ""))
-        if find_path(base) is not None:
-            raise
-        line = f"{error}; if it is a folder that has moved, name it with --pretrained FOLDER"
-        if "/" in base and not is_hub_id(base, None):  # a hub id may be a folder, too
-            line = (
-                f"expected the base model {base} of {source}, it is not here: name it with "
-                "--pretrained FOLDER"
-            )
+        if find_path(base) is None:
+            line += "; if it is a folder that has moved, name it with --pretrained FOLDER"
+            if "/" in base and not is_hub_id(base, None):  # a hub id may be a folder, too
+                line = (
+                    f"expected the base model {base} of {source}, it is not here: name it with "
+                    "--pretrained FOLDER"
+                )
         raise UserError(line) from error
 
 
