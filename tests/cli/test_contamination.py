@@ -139,7 +139,9 @@ def test_arguments_of_a_build_that_are_null_name_nothing(folder):
         (True, {"columns": {"split": None}}, {}, True),
         (False, {}, {}, True),
         (False, {"held_out": 0.4}, {"held_out": 0.4}, False),
-        (False, {"held_out": 0.4}, {"held_out": 0.2}, True),
+        (False, {"held_out": 0.4}, {"held_out": 0.2}, False),
+        (False, {"held_out": 0.2}, {"held_out": 0.4}, True),
+        (False, {"held_out": 0.4}, {}, True),
         (False, {"held_out": 0.4, "splits": ["val"]}, {"held_out": 0.4}, True),
     ],
 )

@@ -188,7 +188,7 @@ def tasks(
 def perform(task: Job, run: Run) -> Literal["done", "ran", "taken"]:
     """Runs what is left of a task; "taken" if another call is running it."""
     try:
-        with locked(task.folder, wait=False):
+        with locked(task.folder / ".compare", wait=False):
             if task.done:
                 return "done"
             last = newest_checkpoint(task.folder)

@@ -91,10 +91,10 @@ def _measures_built_rows(manifest: Manifest, benchmark: Benchmark[Any]) -> bool:
     built = manifest.arguments
     splits = built["splits"]
     if built["held_out"] or benchmark.held_out:
-        # Both hold the same images out, by the digests of the images.
+        # Digests of the images decide, so a larger part that is held out includes a smaller one.
         trained = splits or [TRAIN]
-        same_division = built["held_out"] == benchmark.held_out
-        return not same_division or HELD_OUT in trained
+        measured_part = benchmark.held_out or 1.0
+        return measured_part > built["held_out"] or HELD_OUT in trained
     has_splits = all(
         Table(path, None, columns).columns["split"]
         for columns in (built["columns"], benchmark.columns)
