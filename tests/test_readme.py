@@ -27,7 +27,7 @@ from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli import build, compare, quickstart
 from vlmtune.cli.commands import EPILOG, TRAINING, command_parser
 from vlmtune.cli.main import main
-from vlmtune.cli.plugins import TABLES, find, make, make_list
+from vlmtune.cli.plugins import TABLE_SUFFIXES, find, make, make_list
 from vlmtune.data.shards import read_headers
 from vlmtune.export import save_export
 from vlmtune.model import load
@@ -141,7 +141,7 @@ def check_vlmtune(words: list[str]) -> None:
     if options.command == "compare":
         assert compare.read_experiment(options.experiment)
     if options.command == "evaluate":
-        shipped = [name for name in options.benchmarks if not name.endswith(TABLES)]
+        shipped = [name for name in options.benchmarks if not name.endswith(TABLE_SUFFIXES)]
         assert len(make_list(Benchmark, "benchmarks", shipped)) >= len(shipped)
 
 

@@ -21,6 +21,7 @@ from tests.test_configs import Parsed, bare, check_recipe
 from tests.tiny import cola_plugin, plugin, write_cola
 from vlmtune.cli import compare
 from vlmtune.cli.compare_grid import with_grid
+from vlmtune.cli.fit_checks import replaced
 from vlmtune.cli.main import main
 from vlmtune.errors import UserError
 from vlmtune.report.run_report import Provenance, RunReport
@@ -43,6 +44,7 @@ def test_a_suite_trains_what_its_configs_say(path, bare, monkeypatch, tmp_path):
     columns = {column.split()[0] for column in suite.columns.values()}
     seen = []
     for task in others:
+        assert replaced(task.words[1:]) == []
         config = Parsed("fit", list(task.words[1:])).config["fit"]
         named = {config.seed_everything, config.model.seed, config.data.seed}
         assert named == {3}
@@ -148,7 +150,7 @@ def test_means_of_seeds_stand_in_the_table(suite, capsys):
     runner.values["two/seed-2"] = 0.7
     runner.digest = "new"
     with refused(
-        "training data of two in all runs, got others in runs/two/seed-2 than in runs/two/seed-0"
+        "training data in all seeds of two, got others in runs/two/seed-2 than in runs/two/seed-0"
     ):
         compare.run(options(suite, seeds=[2], only=["two"]), runner)
 

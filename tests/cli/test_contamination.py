@@ -158,9 +158,23 @@ def test_a_table_that_is_trained_on_and_measured(folder, split, built, measured,
     copy.write_bytes(path.read_bytes())
     benchmark = TableMultipleChoice(str(copy), images=str(folder), **measured)
     lines = unchecked([ShardSet(str(folder / "shards"))], [benchmark])
-    assert [line.partition(" that ")[0] for line in lines] == (
-        ["warning: table_multiple_choice measures images"] if warned else []
-    )
+    wanted = f"warning: {folder}/shards trains on images of table_multiple_choice: measure another"
+    assert [line.startswith(wanted) for line in lines] == ([True] if warned else [])
+
+
+def test_the_first_split_for_tests_is_measured(folder):
+    """With training on "val", too, a table that has "test" is measured on it."""
+    path = folder / "mine.csv"
+    sets = {}
+    for last in ("test", "train"):
+        rows = ["image,caption,negative,split"]
+        for number, split in zip(NUMBERS, ("train", "val", last), strict=True):
+            rows.append(f"COCO_val2014_{number:012d}.jpg,a cup,a mug,{split}")
+        path.write_text("\n".join(rows))
+        out = folder / f"shards-{last}"
+        TableBuilder(path, splits=["train", "val"]).build(out, progress=False)
+        sets[last] = len(unchecked([ShardSet(str(out))], [TableMultipleChoice(str(path))]))
+    assert sets == {"test": 0, "train": 1}
 
 
 def test_rendered_scenes_are_divided_by_their_build(folder):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.refusals import refused
+from tests.refusals import command_refused, refused
 from tests.runs import QUIET
 from tests.tiny import fit_config, halves, write_arrow
 from vlmtune.cli.fit_data import with_shards
@@ -119,6 +119,12 @@ def test_a_saved_data_set_and_one_of_the_hub(table, hub, tmp_path):
         with_shards(["--data", "hf://datasets/someone/gone"])
 
 
+def test_advice_names_the_options_of_fit(table, capsys):
+    Path("a.csv").write_text("picture,caption\n0.png,a dog\n")
+    line = "name it by `columns.image`; here its options begin with --table."
+    command_refused(capsys, ["fit", "--data", "a.csv"], line)
+
+
 def test_a_command_runs_where_it_is_typed(shards, table):
     command = f"pipe:cat {shards}/shard-{{000000..000001}}.tar"
     data = set_of(["--data", command])
@@ -135,11 +141,9 @@ def test_a_command_runs_where_it_is_typed(shards, table):
         (["--data", "coco.json"], "the layout of COCO or Karpathy: use `vlmtune build coco`"),
         (["--data", "mine.csv", "--table.heldout", "0.1"], "did you mean 'held_out'"),
         (["--data", "gone.csv", "--table.max_left_out", "2"], "gone.csv, got No such file"),
-        (["--data", "a.csv"], "name it by `columns.image`; here its options begin with --table."),
     ],
 )
 def test_wrong_words(words, message, table):
-    Path("a.csv").write_text("picture,caption\n0.png,a dog\n")
     Path("coco.json").write_text(json.dumps({"images": [], "annotations": []}))
     with refused(message):
         with_shards(words)

@@ -296,8 +296,8 @@ def test_an_option_before_a_config_that_sets_it_is_named(config, capsys):
     assert main(words) == 0
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
     assert line == (
-        f"vlmtune: warning: --trainer.max_steps is replaced by {config}, which comes after it: "
-        "put --config first"
+        "vlmtune: warning: --trainer.max_steps is replaced by a config that comes after it, "
+        f"{str(config)[:80]}: put --config first"
     )
 
 

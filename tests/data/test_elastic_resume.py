@@ -100,12 +100,12 @@ def test_another_batch_size_goes_on_at_the_next_group(
 
 @pytest.mark.parametrize(
     ("step", "effect"),
-    [(1, "the rest of this epoch may repeat"), (3, "the next epochs have another order")],
+    [(1, "the rest of this epoch may repeat"), (3, "the next epochs have other records")],
 )
 def test_other_data_are_named_on_resuming(killed, make_set, tmp_path, step, effect):
     """After step 3 no batch is left of an epoch of so few groups."""
     _, first = killed
-    with pytest.warns(UserWarning, match=f"another sets: {effect}"):
+    with pytest.warns(UserWarning, match=f"a change of sets: {effect}"):
         train(make_set(12, 5), tmp_path, 4, 0, first / f"step={step}.ckpt")
 
 

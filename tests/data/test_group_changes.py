@@ -97,7 +97,7 @@ def test_a_resumed_epoch_is_changed_in_the_same_way_by_any_number_of_workers(mak
 def test_another_change_is_another_order_of_training_and_leaves_validation_alone(make, name):
     state = make(name).train_dataloader().order()
     make(name).train_dataloader().check_order(state)
-    with pytest.warns(UserWarning, match=f"another {name}"):
+    with pytest.warns(UserWarning, match=f"a change of {name}"):
         make().train_dataloader().check_order(state)
     data, plain = make(name), make()
     assert data.distinct_texts() == plain.distinct_texts()

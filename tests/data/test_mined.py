@@ -252,5 +252,5 @@ def test_a_cache_of_other_shards_is_refused_and_a_resumed_run_told_of_another_ch
     state = loader(shards, MinedNeighbours(cache, 1, 3)).order()
     same, other = MinedNeighbours(cache, 1, 3), MinedNeighbours(cache, 1, 4)
     loader(shards, same).check_order(state)
-    with pytest.warns(UserWarning, match="another mined"):
+    with pytest.warns(UserWarning, match="a change of mined"):
         loader(shards, other).check_order(state)

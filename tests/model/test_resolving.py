@@ -217,7 +217,9 @@ def test_an_export_on_a_weights_file_loads_from_another_directory(
         vlmtune.load(tmp_path / "mine", "other.pt")
 
 
-def test_a_checkpoint_whose_base_folder_has_moved(model_folder, tmp_path, pictures, monkeypatch):
+def test_a_checkpoint_whose_base_folder_has_moved(
+    model_folder, tmp_path, pictures, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(model_folder, "base-clip")
     backbone, adapter = OpenClip("base-clip"), LinearProbe()
@@ -225,8 +227,8 @@ def test_a_checkpoint_whose_base_folder_has_moved(model_folder, tmp_path, pictur
     path = checkpoint(tmp_path / "last.ckpt", backbone, adapter)
     want = vlmtune.load(path, device="cpu").score(pictures, TEXTS)
     Path("base-clip").rename("moved-clip")
-    with refused("if it is a folder that has moved, name it with --pretrained FOLDER"):
-        vlmtune.load(path)
+    line = "if it is a folder that has moved, name it with --pretrained FOLDER"
+    command_refused(capsys, ["export", path, "--out", "mine"], line)
     assert vlmtune.load(path, "moved-clip", device="cpu").score(pictures, TEXTS).equal(want)
 
 

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from vlmtune.report import compare_with_first, write_report
+from vlmtune.report import flips as module
 from vlmtune.report.flips import flips
 from vlmtune.report.item_view import margin
 from vlmtune.results import ItemRow, MetricValue, Result
@@ -50,6 +51,15 @@ def test_of_a_run_alone_right_and_wrong_items_are_shown(item_rows, run, tmp_path
     assert [item["id"] for item in right["items"]] == ["cola/0", "cola/3"]
     html = write_report(tmp_path / "out", [run("one", outcomes)], items).read_text()
     assert "cola: one was right on 2" in html
+
+
+def test_groups_share_the_pictures(item_rows, run, monkeypatch):
+    """Of 5 + 3 pictures with room for 6, each group gets 3."""
+    monkeypatch.setattr(module, "PICTURES", 6)
+    new = (1.0,) * 5 + (0.0,) * 3
+    runs = [run("old", tuple(1 - x for x in new)), run("new", new)]
+    groups = flips(compare_with_first(runs), runs, {"new": {"cola": item_rows(new, new)}})
+    assert [(group["total"], len(group["items"])) for group in groups] == [(5, 3), (3, 3)]
 
 
 def test_margins(item_rows, run):

@@ -51,3 +51,11 @@ def test_one_of_each_kind_and_the_best_images_of_a_retrieval_are_shown(run_of, m
     monkeypatch.setattr(gallery, "PICTURES", 0)
     assert shown([run_of("a", [True, True, False])]) == [["0", "2"]]
     assert shown([run_of("a", [False, False])]) == [["0"]]
+
+
+def test_each_file_is_read_once_and_text_only_runs_have_no_gallery(run_of, monkeypatch):
+    opened = []
+    monkeypatch.setattr(gallery, "data_uri", lambda image: opened.append(image) or "data:")
+    runs = [run_of("a", [True, False]), replace(run_of("b", [True]), text_only=True)]
+    assert shown(runs) == [["0", "1"]]
+    assert len(opened) == 1

@@ -89,7 +89,7 @@ class Job:
 
     @property
     def recipe(self) -> str:
-        """The command of the run, with a digest of each YAML that it reads."""
+        """The command of the run, with a digest of each YAML that it names."""
         # The same words may name other settings tomorrow.
         digests = yaml_digests(self.words)
         text = json.dumps({"command": self.words, "configs": digests}, indent=1)
@@ -235,12 +235,12 @@ def collect(experiment: Experiment, listed: Sequence[Job]) -> dict[str, Any]:
         report = RunReport.load(task.report)
         for result in report.results:
             if result.benchmark in shown and result.items_digest:
-                what = f"items of {result.benchmark}"
+                what = f"items of {result.benchmark} in all runs"
                 _check_same(known, what, result.items_digest, task.folder)
         # Rows may differ in their data, but the seeds of a row may not.
         training_data = report.provenance.config.get("training_data", ())
         digests = [shards["digest"] for shards in training_data]
-        _check_same(known, f"training data of {task.row}", digests, task.folder)
+        _check_same(known, f"training data in all seeds of {task.row}", digests, task.folder)
         metrics = {}
         for title, where in experiment.columns.items():
             metrics[title] = report.metric(*where.split(" ", 1))
@@ -266,8 +266,8 @@ def _check_same(known: Known, what: str, value: object, folder: Path) -> None:
     expected, first = known.setdefault(what, (value, folder))
     if value != expected:
         raise UserError(
-            f"expected the same {what} in all runs, got others in {folder} than in {first}: remove "
-            "the folder of the older run and call again"
+            f"expected the same {what}, got others in {folder} than in {first}: remove the folder "
+            "of the older run and call again"
         )
 
 
@@ -364,6 +364,8 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
         print(f"[{seconds:4.0f} s] {position} of {len(chosen)}: {task.name}")
         try:
             outcome = perform(task, start_run)
+            if outcome == "ran":  # a table after each run, so that there is always one
+                _write_tables(experiment, out, steps, bool(options.grid))
         except UserError as error:
             # The others go on: one diverged training must not cost a night.
             failed.append(task.name)
@@ -371,8 +373,6 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
             continue
         if outcome == "taken":
             print("another call is running it")
-        if outcome == "ran":  # a table after each run, so that there is always one
-            _write_tables(experiment, out, steps, bool(options.grid))
     _write_tables(experiment, out, steps, bool(options.grid))
     written = [out / f"compare.{form}" for form in ("md", "csv", "json")]
     if written[0].is_file():

@@ -11,7 +11,6 @@ import hashlib
 import importlib
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,17 @@ def unchecked(sets: Sequence[ShardSet], benchmarks: Sequence[Benchmark[Any]]) ->
     for data in sets:
         if isinstance(data, RenderedSet):
             continue
-        for line in (_checked(data, benchmarks), _same_rows(data, benchmarks)):
-            if line:
-                lines.append(line)
+        same = [one for one in benchmarks if _has_measured_rows(data, one)]
+        others = [one for one in benchmarks if one not in same]
+        if same:
+            names = ", ".join(benchmark.name for benchmark in same)
+            lines.append(
+                f"warning: {data.path} trains on images of {names}: measure another split of the "
+                "table, or hold images out of training (--held-out of `vlmtune build table`)"
+            )
+        line = _checked(data, others)
+        if line:
+            lines.append(line)
     return lines
 
 
@@ -61,19 +68,12 @@ def _checked(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> str:
     )
 
 
-def _same_rows(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> str:
-    """The line of a set that has rows of a table which benchmarks measure; empty for others."""
-    names = []
-    for benchmark in benchmarks:
-        with suppress(Exception):  # the benchmark itself reports what is wrong with its table
-            if _measures_built_rows(data.manifest, benchmark):
-                names.append(benchmark.name)
-    if not names:
-        return ""
-    return (
-        f"warning: {', '.join(names)} measures images that {data.path} trains on: measure another "
-        "split of the table, or hold images out of training (--held-out of `vlmtune build table`)"
-    )
+def _has_measured_rows(data: ShardSet, benchmark: Benchmark[Any]) -> bool:
+    """Tells whether a set was built from rows of a table that a benchmark measures."""
+    try:
+        return _measures_built_rows(data.manifest, benchmark)
+    except Exception:  # the benchmark itself reports what is wrong with its table
+        return False
 
 
 def _measures_built_rows(manifest: Manifest, benchmark: Benchmark[Any]) -> bool:
@@ -85,10 +85,11 @@ def _measures_built_rows(manifest: Manifest, benchmark: Benchmark[Any]) -> bool:
 
     if not isinstance(benchmark, TableOptions) or manifest.builder != _TABLE:
         return False
-    path = Path(benchmark.path)
-    if _digest(path) not in manifest.sources.values():
-        return False
     built = manifest.arguments
+    path = Path(benchmark.path)
+    is_same = path.resolve() == Path(built["path"]).resolve()
+    if not is_same and (path.is_dir() or _digest(path) not in manifest.sources.values()):
+        return False
     splits = built["splits"]
     if built["held_out"] or benchmark.held_out:
         # Digests of the images decide, so a larger part that is held out includes a smaller one.
@@ -99,9 +100,17 @@ def _measures_built_rows(manifest: Manifest, benchmark: Benchmark[Any]) -> bool:
         Table(path, None, columns).columns["split"]
         for columns in (built["columns"], benchmark.columns)
     )
+    if not has_splits:
+        return True
     trained = {split.lower() for split in splits or TRAINING}
-    measured = {split.lower() for split in benchmark.splits or TEST_SPLITS}
-    return not has_splits or not trained.isdisjoint(measured)
+    measured = benchmark.splits
+    if measured is None and trained.isdisjoint(TEST_SPLITS):
+        return False
+    if measured is None:
+        rows = Table(path, None, benchmark.columns).rows()
+        known = {row.split for row in rows}
+        measured = [split for split in TEST_SPLITS if split in known][:1]
+    return not trained.isdisjoint(split.lower() for split in measured)
 
 
 def _overlapping(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> dict[str, Path]:

@@ -100,7 +100,8 @@ def _plugin_line(error: Exception) -> str | None:
 
 def _known_line(error: Exception) -> str | None:
     """The line of what a plug-in, memory, a worker or an optimizer refused; None for others."""
-    if isinstance(error.__cause__, UserError):  # jsonargparse wraps what a plug-in refuses
+    is_ours = isinstance(error, UserError)
+    if isinstance(error.__cause__, UserError) and not is_ours:  # wrapped by jsonargparse
         return _one_line(str(error.__cause__))
     text = _one_line(str(error))
     kinds = {kind.__name__ for kind in type(error).__mro__}

@@ -47,7 +47,8 @@ def run(options: argparse.Namespace) -> None:
     With `options.alphas` it measures the model at each of them. Without `options.out` it then
     writes nothing. If `options.alpha` is one of them, the model card has its scores.
     """
-    if options.checkpoint is not None and (options.checkpoint / CONFIG).is_file():
+    names_export = options.checkpoint is not None and (options.checkpoint / CONFIG).is_file()
+    if names_export and options.model is None:
         # An export is a model that is named, and no checkpoint.
         options.model, options.checkpoint = str(options.checkpoint), None
     # Contradictions are found before the work.

@@ -88,9 +88,9 @@ def run(command: str, arguments: list[str]) -> None:
     try:
         from vlmtune.cli.fit_data import with_shards  # a plain run needs none of its readers
 
-        for line in replaced(arguments):
-            print(line, file=sys.stderr)
-        VlmtuneCLI(command, with_shards(arguments))
+        words = with_shards(arguments)
+        _warn(replaced(words))
+        VlmtuneCLI(command, words)
     except Stopped as stop:
         if stop.path is None or getattr(rank_zero_only, "rank", 0) == 0:
             print(stop_line(stop, command, arguments), file=sys.stderr)
@@ -105,6 +105,13 @@ def run(command: str, arguments: list[str]) -> None:
         if isinstance(stop.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from stop
         raise
+
+
+def _warn(lines: Sequence[str]) -> None:
+    """Prints lines on the first rank alone."""
+    if getattr(rank_zero_only, "rank", 0) == 0:
+        for line in lines:
+            print(line, file=sys.stderr)
 
 
 def stop_line(stop: Stopped, command: str, arguments: Sequence[str]) -> str:
@@ -154,7 +161,7 @@ class Announcement(pl.Callback):
         if not self.started:
             print(f"vlmtune fit: {_untrained(trainer)}", file=sys.stderr)
         for callback in cast(Any, trainer).callbacks:
-            if isinstance(callback, EarlyStopping) and callback.wait_count >= callback.patience:
+            if isinstance(callback, EarlyStopping) and callback.wait_count > callback.patience - 1:
                 print(
                     f"vlmtune fit: stopped early at step {trainer.global_step}: {callback.monitor} "
                     f"has not improved in {callback.wait_count} checks",
@@ -245,7 +252,8 @@ class VlmtuneCLI(LightningCLI):
         path = self.config_init[subcommand].ckpt_path
         with lightning_runs(path):
             if subcommand != "fit":
-                if subcommand == "test" and not _benchmark_callbacks(self.trainer):
+                measures = bool(_benchmark_callbacks(self.trainer))
+                if subcommand == "test" and self.trainer.is_global_zero and not measures:
                     print(
                         "vlmtune test: nothing is measured, as trainer.callbacks has no "
                         "BenchmarkCallback; `vlmtune evaluate` measures a checkpoint on any "

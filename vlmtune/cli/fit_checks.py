@@ -15,7 +15,7 @@ import yaml
 from torch.optim import Optimizer
 
 from vlmtune.cli.option_names import given_options
-from vlmtune.cli.yaml_files import check_yaml, read_yaml
+from vlmtune.cli.yaml_files import check_yaml, read_value
 from vlmtune.config import find_path
 from vlmtune.data.schema import read_manifest
 from vlmtune.data.shards import names_tars
@@ -112,17 +112,24 @@ def replaced(arguments: Sequence[str]) -> list[str]:
         if given.key != "config":
             before.append(given.key)
             continue
-        path = find_path(given.value)
-        if path is None or not path.is_file():
-            continue  # the parser says what is wrong with it
-        content = read_yaml(path)
+        content = _content(given.value)
         for key in before:
             if key and _sets(content, key.split(".")):
                 lines.append(
-                    f"vlmtune: warning: --{key} is replaced by {given.value}, which comes after "
-                    "it: put --config first"
+                    f"vlmtune: warning: --{key} is replaced by a config that comes after it, "
+                    f"{given.value:.80}: put --config first"
                 )
     return lines
+
+
+def _content(config: str) -> Any:
+    """What a config holds, a file or text; the parser says what is wrong with it."""
+    if config.startswith("{"):
+        return read_value(config)
+    path = find_path(config)
+    if path is None or not path.is_file():
+        return None
+    return read_value(path.read_text(encoding="utf-8", errors="replace"))
 
 
 def _sets(content: Any, parts: Sequence[str]) -> bool:

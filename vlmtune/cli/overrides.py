@@ -17,6 +17,7 @@ from typing import Any
 from vlmtune.cli.option_names import given_options
 from vlmtune.cli.plugins import find
 from vlmtune.cli.yaml_files import read_value, read_yaml
+from vlmtune.config import find_path
 from vlmtune.errors import UserError
 from vlmtune.model.resolving import FILES, backbone_spec
 
@@ -183,7 +184,7 @@ def _item(key: str, item: Any) -> Any:
     last = _last(key)
     if last == "backbone" and _is_model(item):
         return backbone_spec(item)
-    is_missing = item.endswith((".yaml", ".yml")) and not Path(item).exists()
+    is_missing = item.endswith((".yaml", ".yml")) and find_path(item) is None
     if STEM.fullmatch(item) or is_missing:
         return find(KINDS[last], item)  # its error names what there is
     return item

@@ -29,7 +29,7 @@ from vlmtune.model.model import Model
 
 T = TypeVar("T", bound=Configured)
 NAME = "plugin"
-TABLES = (".csv", ".tsv", ".jsonl", ".parquet")  # a .json file is a plug-in
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")  # a .json file is a plug-in
 ALIGNED = re.compile(rf"^( +)--{NAME}\.(.*?)(  +)(\S)")  # an option with its help on the same line
 
 # An option without a dot; one with a dot is a key of a config and keeps its underscores.
@@ -105,7 +105,7 @@ def find(kind: str, name: str) -> str:
         if path.is_file() and name.endswith((".yaml", ".yml", ".json")):
             check_yaml(name)
         return name
-    if kind == "benchmarks" and name.lower().endswith(TABLES):
+    if kind == "benchmarks" and name.lower().endswith(TABLE_SUFFIXES):
         raise UserError(f"expected the table {name!r}, there is no such file: correct the path")
     folder = Path("configs/plugins", kind)
     if yaml_of_stem := find_path(folder / f"{name}.yaml"):
@@ -151,7 +151,7 @@ def _served(kind: str, name: str) -> tuple[str, ...]:
 
 def _sources(source: str) -> list[str]:
     path = Path(source)
-    if source.lower().endswith(TABLES) or is_dataset(path):  # a table of the user's
+    if source.lower().endswith(TABLE_SUFFIXES) or is_dataset(path):  # a table of the user's
         from vlmtune.benchmarks.table_files import table_benchmark  # plug-ins need no table
 
         return [json.dumps(table_benchmark(path))]

@@ -28,11 +28,11 @@ def run(options: argparse.Namespace) -> None:
     """
     if not options.queries and not options.like:
         raise UserError("expected captions, or images after --like, got none: give one")
-    check_outputs([options.html], options.like)
     pictures = [open_image(path) for path in options.like]
     model = None if options.model is None else model_of(options)
     device = device_of_this_machine(options.device)
     index = Index.open(options.index, model, device, options.packages, options.batch_size)
+    check_outputs([options.html], [*options.like, *index.paths])
     by_caption = index.search_all(options.queries, options.top, options.recall)
     warn_truncated(index.too_long(options.queries))
     results = list(zip(options.queries, by_caption, strict=True))

@@ -48,11 +48,13 @@ def read_value(text: str) -> Any:
 def yaml_digests(words: Sequence[str]) -> dict[str, str]:
     """Returns the sha256 of each YAML that words of a command name, and that these name in turn.
 
-    A YAML names others relative to its own folder. Words may also be settings in JSON.
+    A YAML names others relative to its own folder. Words may also be settings in JSON, or options
+    with their value. Plug-ins that go by a stem are not among the YAMLs.
     """
     waiting = []
     for word in words:
-        waiting += _names_in(word) or _names_in(read_value(word))
+        value = word.partition("=")[2] if word.startswith("--") else word
+        waiting += _names_in(value) or _names_in(read_value(value))
     digests: dict[str, str] = {}
     while waiting:
         name = waiting.pop()
@@ -70,9 +72,9 @@ def yaml_digests(words: Sequence[str]) -> dict[str, str]:
 
 
 def _names_in(value: Any) -> list[str]:
-    """The texts in a value that end as names of YAMLs do."""
+    """The texts in a value that end like names of YAMLs."""
     if isinstance(value, str):
-        return [value] if value.endswith(".yaml") else []
+        return [value] if value.endswith((".yaml", ".yml")) else []
     parts: list[Any] = []
     if isinstance(value, dict):
         parts = list(value.values())

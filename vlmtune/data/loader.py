@@ -99,10 +99,10 @@ class EpochLoader:
         changed = sorted(name for name in now if now[name] != before.get(name))
         if not changed or self.rank != 0:
             return
-        effect = "the next epochs have another order of records"
+        effect = "the next epochs have other records, or another order"
         if within_epoch:
             effect = "the rest of this epoch may repeat some records and leave out others"
-        warnings.warn(f"resuming with another {', '.join(changed)}: {effect}", stacklevel=2)
+        warnings.warn(f"resuming after a change of {', '.join(changed)}: {effect}", stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns nothing: the datamodule keeps the position, but Lightning asks for the method."""

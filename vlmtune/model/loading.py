@@ -225,7 +225,7 @@ def _base_model(spec: Spec, source: str) -> Backbone:
     except UserError as error:
         line = str(error)
         base = str(spec["init_args"].get("model", ""))
-        if find_path(base) is None:
+        if base in line and find_path(base) is None:
             line += "; if it is a folder that has moved, name it with --pretrained FOLDER"
             if "/" in base and not is_hub_id(base, None):  # a hub id may be a folder, too
                 line = (

@@ -146,7 +146,9 @@ class Origin(pl.Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        self._seconds = checkpoint.get("provenance", {}).get("seconds", 0.0)
+        facts = checkpoint.get("provenance")
+        if isinstance(facts, Mapping):  # a file may hold anything there
+            self._seconds = float(facts.get("seconds", 0.0))
 
 
 @functools.cache

@@ -88,6 +88,12 @@ def test_without_twins_the_rest_is_the_same(world):
     assert left_out >= 5
 
 
+def test_idle_options_are_not_recorded(world):
+    assert not {"twins", "measured"} & ColaBuilder(clevr_reader(world)).spec()["init_args"].keys()
+    spec = ColaBuilder(clevr_reader(world), twins=False, measured=["a.json"]).spec()["init_args"]
+    assert (spec["twins"], spec["measured"]) == (False, ["a.json"])
+
+
 def test_no_query_has_an_excluded_composition(world):
     unseen = unseen_of(world)
     every = {"single": 9, "misbound": 9, "half_wrong": 3, "multi": 9, "multi_half_wrong": 2}
