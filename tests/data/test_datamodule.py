@@ -175,7 +175,7 @@ def test_resuming_with_another_order_warns(make_set, tmp_path):
     checkpoint = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=2, save_top_k=-1)
     with pytest.raises(Killed):
         fit(Toy(3), ShardDataModule(sets, 2), tmp_path, checkpoint=checkpoint)
-    with pytest.warns(UserWarning, match="another seed: the rest of this epoch"):
+    with pytest.warns(UserWarning, match="a change of seed: the rest of this epoch"):
         fit(Toy(), ShardDataModule(sets, 2, seed=1), tmp_path, resume=tmp_path / "step=2.ckpt")
 
 

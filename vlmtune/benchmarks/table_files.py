@@ -3,7 +3,6 @@
 In: a table of images and captions. Out: its rows of the test split, with image files.
 """
 
-import functools
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,7 +52,7 @@ class TableOptions(VoteOptions):
     def _of_splits(self) -> list[TableRow]:
         images = None if self.images is None else Path(self.images)
         table = Table(Path(self.path), images, self.columns)
-        _say(self.path, table.summary())
+        print(table.summary(), file=sys.stderr)
         rows = list(table.rows())
         # The builder leaves out images, not rows, so that no image is on both sides.
         if self.held_out:
@@ -71,12 +70,6 @@ class TableOptions(VoteOptions):
                 "`splits`"
             )
         return [row for row in rows if row.split in chosen]
-
-
-@functools.cache
-def _say(path: str, summary: str) -> None:
-    """Prints a summary, once for each table: a leaderboard reads one in both conventions."""
-    print(summary, file=sys.stderr)
 
 
 def table_benchmark(path: Path) -> Spec:

@@ -79,8 +79,8 @@ def _has_measured_rows(data: ShardSet, benchmark: Benchmark[Any]) -> bool:
 def _measures_built_rows(manifest: Manifest, benchmark: Benchmark[Any]) -> bool:
     """Tells whether a benchmark of a table measures rows that a set was built from."""
     # Only benchmarks of tables have loaded these rooms.
-    from vlmtune.benchmarks.table_files import TEST_SPLITS, TableOptions
-    from vlmtune.data.distinct_images import HELD_OUT, TRAIN, TRAINING
+    from vlmtune.benchmarks.table_files import TableOptions
+    from vlmtune.data.distinct_images import HELD_OUT, TRAIN
     from vlmtune.data.table_rows import Table
 
     if not isinstance(benchmark, TableOptions) or manifest.builder != _TABLE:
@@ -90,27 +90,33 @@ def _measures_built_rows(manifest: Manifest, benchmark: Benchmark[Any]) -> bool:
     is_same = path.resolve() == Path(built["path"]).resolve()
     if not is_same and (path.is_dir() or _digest(path) not in manifest.sources.values()):
         return False
-    splits = built["splits"]
     if built["held_out"] or benchmark.held_out:
         # Digests of the images decide, so a larger part that is held out includes a smaller one.
-        trained = splits or [TRAIN]
+        trained = built["splits"] or [TRAIN]
         measured_part = benchmark.held_out or 1.0
         return measured_part > built["held_out"] or HELD_OUT in trained
-    has_splits = all(
-        Table(path, None, columns).columns["split"]
-        for columns in (built["columns"], benchmark.columns)
-    )
-    if not has_splits:
-        return True
-    trained = {split.lower() for split in splits or TRAINING}
+    for columns in (built["columns"], benchmark.columns):
+        # Without a split column all rows are built, or measured.
+        if not Table(path, None, columns).columns["split"]:
+            return True
+    return _measures_built_split(built["splits"], benchmark)
+
+
+def _measures_built_split(built: Sequence[str] | None, benchmark: Any) -> bool:
+    """Tells whether a benchmark of a table measures one of the splits that were built."""
+    from vlmtune.benchmarks.table_files import TEST_SPLITS
+    from vlmtune.data.distinct_images import TRAINING
+    from vlmtune.data.table_rows import Table
+
+    trained = {split.lower() for split in built or TRAINING}
     measured = benchmark.splits
-    if measured is None and trained.isdisjoint(TEST_SPLITS):
-        return False
-    if measured is None:
-        rows = Table(path, None, benchmark.columns).rows()
+    if measured is None and not trained.isdisjoint(TEST_SPLITS):
+        # The first one that the table has is measured.
+        images = None if benchmark.images is None else Path(benchmark.images)
+        rows = Table(Path(benchmark.path), images, benchmark.columns).rows()
         known = {row.split for row in rows}
         measured = [split for split in TEST_SPLITS if split in known][:1]
-    return not trained.isdisjoint(split.lower() for split in measured)
+    return not trained.isdisjoint(split.lower() for split in measured or ())
 
 
 def _overlapping(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> dict[str, Path]:
