@@ -275,9 +275,13 @@ def test_a_run_that_stops_early_says_why(write_config, shards, capsys):
     words += ["--model.optimizer.init_args.lr=0", "--trainer.callbacks.EarlyStopping.patience=2"]
     assert main(words) == 0
     printed = capsys.readouterr()
-    line = "vlmtune fit: stopped early at step 3: val/accuracy has not improved in 2 checks"
+    line = "vlmtune fit: stopped early at step 3: val/accuracy has not improved, checked 2 times"
     assert line in printed.err.splitlines()
     assert "best.ckpt" in printed.out
+    # A run that ends by itself did not stop early.
+    ends = ["--trainer.max_steps=1", "--trainer.callbacks.EarlyStopping.patience=0"]
+    assert main([*words, *ends]) == 0
+    assert "stopped early" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("last", "best", "step"), [(True, 0, 3), ("link", 1, 2)])

@@ -161,10 +161,13 @@ class Announcement(pl.Callback):
         if not self.started:
             print(f"vlmtune fit: {_untrained(trainer)}", file=sys.stderr)
         for callback in cast(Any, trainer).callbacks:
-            if isinstance(callback, EarlyStopping) and callback.wait_count > callback.patience - 1:
+            if not isinstance(callback, EarlyStopping):
+                continue
+            # With a patience of 0 the first check without a better number stops the run.
+            if callback.wait_count >= max(1, callback.patience):
                 print(
                     f"vlmtune fit: stopped early at step {trainer.global_step}: {callback.monitor} "
-                    f"has not improved in {callback.wait_count} checks",
+                    f"has not improved, checked {callback.wait_count} times",
                     file=sys.stderr,
                 )
 
