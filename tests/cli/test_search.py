@@ -65,7 +65,7 @@ def test_images_are_queries_and_a_page_shows_what_is_found(model_folder, photos,
     assert "<h2>red</h2>" in page
     assert "<h2>like &lt;i&gt;.png</h2>" in page
     assert "http" not in page.replace("http-equiv", "")
-    for read in (copy, photos / "red one.png"):
+    for read in (copy, photos / "red one.png", "index/index.json"):
         command_refused(capsys, (*search, read), "which is read: choose another")
 
 
