@@ -303,6 +303,10 @@ def test_an_option_before_a_config_that_sets_it_is_named(config, capsys):
         "vlmtune: warning: --trainer.max_steps is replaced by a config that comes after it, "
         f"{str(config)[:80]}: put --config first"
     )
+    deep = config.with_name("deep.json")
+    deep.write_text("[" * 10**5 + "]" * 10**5)
+    words = ["fit", "--trainer.max_steps=1", "--config", str(deep)]
+    refused(capsys, words, "aliases or nested lists that make more")
 
 
 @pytest.mark.parametrize("name", ["max_steps", "max_epochs", "limit_train_batches"])

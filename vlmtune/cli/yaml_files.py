@@ -40,7 +40,7 @@ def read_value(text: str) -> Any:
     for read in (json.loads, yaml.safe_load):  # YAML 1.1 takes 1e-5 for a text
         try:
             return read(text)
-        except (ValueError, yaml.YAMLError):
+        except (ValueError, yaml.YAMLError, RecursionError):
             continue
     return text
 
