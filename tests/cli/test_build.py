@@ -60,6 +60,8 @@ def test_help_lists_the_arguments_of_a_builder(capsys):
     assert options == [f"--{name.replace('_', '-')}" for name in names]
     path = next(k for k, line in enumerate(lines) if line.startswith("  --path"))
     assert lines[path].index("The table") == len(lines[path + 1]) - len(lines[path + 1].lstrip())
+    assert main(["build", "coco", "--help"]) == 0
+    assert '  splits: ["train", "restval"]' in capsys.readouterr().out
     command_refused(capsys, ["build", "no_builder", "--help"], "Others: ar4t")
 
 

@@ -37,8 +37,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     evidence $e(I, T) = b + \frac{1}{2} \sum_{w, h} \Big( f_{wh}(T)^\top c_{wh} + g_{wh}(T)^\top
     p_{wh} \Big)$
 
-    Word w reads the patches with head h: $a_{wh} = \mathrm{softmax}_p(q_{wh}(T)^\top k_{ph}(I) /
-    \sqrt{w_h})$. It reads the content $c_{wh} = \sum_p a_{whp} v_{ph}(I) / \sqrt{w_h}$ at the
+    Word w, start and end tokens included, reads the patches with head h:
+    $a_{wh} = \mathrm{softmax}_p(q_{wh}(T)^\top k_{ph}(I) / \sqrt{w_h})$. It reads the content $c_{wh} = \sum_p a_{whp} v_{ph}(I) / \sqrt{w_h}$ at the
     location $p_{wh} = \sum_p a_{whp} (x_p, y_p)$, with coordinates from -1 to 1. Queries
     q and weights f, g are linear in the text's tokens after `text_layers` layers of self-attention.
     Coordinates are added to the image's tokens x. Each reads its neighbours by a convolution over
@@ -47,8 +47,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     and t in the first term are the embeddings of the frozen backbone.
 
     A word w that no training text has is read by what the frozen model knows of it
-    (`UnreadWords`), unless `hidden_words` is 0. Its part of the sum is
-    $\frac{\mu e^\tau}{H} \sum_h \sum_p a_{whp} \, t_w^\top (z_p - m)$.
+    (`UnreadWords`), unless `hidden_words` is 0. It adds
+    $\frac{\mu e^\tau}{H} \sum_h \sum_p a_{whp} \, t_w^\top (z_p - m)$ to the evidence.
 
     A text with a negation that training texts had counts by its evidence: its t is that of a text
     without words (`Negations`), unless `hidden_words` is 0.
@@ -87,9 +87,9 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         image_layer: Layer of the image's states, counted from the end, -1 excluded.
         text_layer: Layer of the text's states, likewise, or "words" for the embeddings of the
             tokens before the first block: words that the text tower treats alike still differ.
-        hidden_words: How often training hides a word in all texts of a step, so that words that
-            training lacks can be read, and disturb no others. It is multiplied by what the frozen
-            model knows of the word (`UnreadWords`). 0 leaves this out.
+        hidden_words: How often training hides a word, so that words that training lacks can be
+            read, and disturb no others. It is multiplied by what the frozen model knows of the word
+            (`UnreadWords`). 0 leaves this out.
         meaning_weight: $\mu$, the weight of what the frozen model knows of such words. A smaller
             one binds them less and keeps more of the frozen scores. With 0 they are not compared.
         memory: Bytes that scoring a chunk of pairs may take, see `JointAdapter`.

@@ -30,7 +30,7 @@ class TextMap(DualAdapter[Pooled, Pooled]):
     - Config: `--model.adapter text_map`.
 
     Source: LABCLIP (Koishigarina, Uselis, Oh; ICLR 2026; arXiv 2502.03566). $\tau$ starts at 0.
-    The paper has no $b$; `InfoNCE` does not move it.
+    The paper has no $b$.
 
     Args:
         learn_scale: Whether $\tau$ and $b$ are trained.

@@ -31,11 +31,12 @@ class UnreadWords(nn.Module):
     of the patches: $\mu e^{\tau} \, t_w^\top (z_p - m)$, with the logit scale $e^\tau$ of the model
     and a trained m. $\mu$ is fixed.
 
-    In a training step some words count as unread, and are hidden in all texts of the step, so that
-    hidden words learn where to look. Word w counts as unread with probability
+    In training some words count as unread, so that hidden words learn where to look. A call hides
+    such a word in all n texts that it is given; a joint adapter prepares the texts of a step in
+    about four calls, ordered by length. Word w counts as unread with probability
     $\rho \lVert t_w - t_0 \rVert$, where $t_0$ is the embedding of a text without words. Words
     like "there" hardly change a text's embedding, so there is little to learn from hiding them. A
-    step of n texts hides at most $1 + n / 4$ words of the vocabulary.
+    call hides at most $1 + n / 4$ words of the vocabulary.
 
     Afterwards a word is hidden if no training text had it. Each word's embedding has a factor of
     $1 + r_w$, and $r_w$ is 0 until a gradient changes it, which tells the words that were read.
@@ -87,7 +88,7 @@ class UnreadWords(nn.Module):
         return row < last, table[row]
 
     def _sampled(self, text: Tokens, is_word: Bool[Tensor, "n t"]) -> tuple[Ids, Meanings]:
-        """The words that count as unread in this step, and their embeddings."""
+        """The words that count as unread in these texts, and their embeddings."""
         # On the CPU, so that every device samples the same words.
         sampled = send(torch.rand(self.vocabulary), text.device)
         of_token = sampled[text.word_ids].masked_fill(~is_word, 1.0)

@@ -137,8 +137,16 @@ def show_help(corpus: str) -> None:
         print(f"usage: {MERGE_USAGE}\n\nMakes one corpus of all parts of a build.")
         return
     _check_corpus(corpus)
-    text = arguments_of(Builder, find("builders", corpus))
+    source = find("builders", corpus)
+    text = arguments_of(Builder, source)
     print(f"usage: vlmtune build {corpus} --out OUT [--config YAML] [ARGUMENTS]\n\n{text}")
+    # The class has other defaults than the YAML of a stem.
+    settings = changes(Path(source)) if Path(source).is_file() else []
+    if settings:
+        print(f"Unless you name them, {source} sets:")
+        for word in settings:
+            key, _, value = word.removeprefix("--").partition("=")
+            print(f"  {key}: {value}")
 
 
 def arguments(source: str, config: str | None, words: list[str]) -> list[str]:

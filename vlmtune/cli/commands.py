@@ -90,8 +90,10 @@ BENCHMARKS = """stems of configs/plugins/benchmarks, sources of `vlmtune downloa
 with one benchmark or a list, or your own tables (csv, tsv, jsonl, parquet); paths in them are
 relative to the working directory"""
 DEVICE = "cpu, cuda, ...; the accelerator by default"
+BATCH_SIZE = "images that an accelerator encodes at once (%(default)s); a CPU encodes 32"
 TEXT_ONLY = """also measure two scores that see no image: an n-gram model of these captions
-(shards, or a text file with one caption a line), and the model's scores averaged over all images"""
+(shards, or a text file with one caption a line), and the model's scores averaged over up to 64
+images"""
 ITEMS = """also write one row per item, as .jsonl, .csv or .parquet: benchmark, id, files, captions,
 truth, scores, right or wrong; given OUT/items.jsonl (or .csv, .parquet), `vlmtune report` shows
 which items were won and lost"""
@@ -145,8 +147,8 @@ Measure several alphas, choose one, then export it:
   vlmtune export last.ckpt --alpha 0.5 --out exports/NAME
 With --alphas, nothing is exported unless --alpha and --out are given."""
 MERGED = """write a whole open_clip or transformers checkpoint instead; only if training changed the
-model's own weights alone (full fine-tuning, last blocks, LoRA, matching heads) or mapped its
-embeddings (text maps, linear probes)"""
+model's own weights alone (full fine-tuning, last blocks, LoRA, matching heads) or mapped text
+embeddings (text map)"""
 FORMAT = """what --merged writes, instead of a checkpoint of the model's own library; onnx also
 supports adapters with weights of their own, if they embed images and texts; peft: what --out
 writes for LoRA, for PeftModel.from_pretrained"""
@@ -363,7 +365,7 @@ def _model(add: Callable[..., Any]) -> None:
     add("--architecture", metavar="NAME", help=ARCHITECTURE)
     add("--packages", nargs="+", default=(), metavar="NAME", help=PACKAGES)
     add("--device", help=DEVICE)
-    add("--batch-size", type=at_least(1), default=256, help="images encoded at once (%(default)s)")
+    add("--batch-size", type=at_least(1), default=256, help=BATCH_SIZE)
 
 
 def _store(add: Callable[..., Any], default: str = "") -> None:

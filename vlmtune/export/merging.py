@@ -1,6 +1,6 @@
 """A trained model as one checkpoint of another library, without vlmtune.
 
-In: a model whose training changed weights of the backbone, or mapped its embeddings. Out: a folder.
+In: a model whose training changed weights of the backbone, or mapped embeddings of texts. Out: a folder.
 Never: an adapter that the library could not compute; it is an error.
 """
 
@@ -30,8 +30,8 @@ def save_merged(folder: Path, model: Model, form: str | None = None) -> str:
     r"""Writes the merged checkpoint and returns a line on what it leaves out, or "".
 
     Low-rank updates are added to their weights, $W + \frac{\alpha}{r} B A$; the learned scale
-    becomes the model's `logit_scale`. A linear map of embeddings is multiplied into the projection
-    before it. This changes the model itself: train another one further.
+    becomes the model's `logit_scale`. A linear map of text embeddings is multiplied into the
+    projection before it. This changes the model itself: train another one further.
 
     Args:
         folder: A new folder.

@@ -90,7 +90,7 @@ class ScenesBuilder(Builder):
         single_attributes: Attributes in Cola's single-object queries.
         processes: Rendering processes, by default as many as useful; the result is the same.
         device: Where to render, "cpu" or "cuda"; one process is enough for a GPU.
-        benchmarks: Items in each further benchmark file; 40 is about 2,000 images, 0 is none.
+        benchmarks: Items in each further benchmark file; 40 is about 2,300 images, 0 is none.
         placements: At most this many captions per training image about sides of the picture.
         foils: At most this many sentences with a foil per image of `foils/train.csv` (training
             images and AR4T scenes of one object) and `foils/val.csv`: counts, absence, negation, an
