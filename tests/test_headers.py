@@ -56,7 +56,7 @@ def evaluated() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """Returns a function that puts a tiny model in the place of that of a backbone's spec."""
+    """Returns a function that puts a tiny model in place of that of a backbone's spec."""
     folders: dict[str, Path] = {}
 
     def put(spec: dict) -> dict:

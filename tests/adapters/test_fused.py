@@ -1,4 +1,4 @@
-"""MM-Adapter and MM-Pred in the place of FLAVA's last multimodal layers (Cola, section 6.1)."""
+"""MM-Adapter and MM-Pred in place of FLAVA's last multimodal layers (Cola, section 6.1)."""
 
 import pytest
 import torch

@@ -139,7 +139,7 @@ def test_each_sweep_of_the_corpora_is_of_a_method_on_every_corpus():
 
 
 def tiny(folder: Path, model: Path, shards: Path) -> list[str]:
-    """Arguments that put the tiny model and corpus in the place of the quickstart's."""
+    """Arguments that put the tiny model and corpus in place of the quickstart's."""
     cola = write_cola(folder / "cola")
     specs = [cola_plugin(cola, name=name) for name in BENCHMARKS]
     evaluation = {"benchmarks": specs, "every_n_steps": 1, "store": None}

@@ -1,4 +1,4 @@
-"""W&B's own agents run trials; the test answers in the place of W&B's server."""
+"""W&B's own agents run trials; the test answers in place of W&B's server."""
 
 import multiprocessing
 import os

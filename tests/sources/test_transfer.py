@@ -111,7 +111,7 @@ def test_a_server_that_cannot_cut_gives_the_whole_file_again(downloader, mirror,
     ("faults", "known", "message"),
     [
         (["404"], {}, "status 404"),
-        (["page Sorry"], {}, "the server sent a page in the place of the file"),
+        (["page Sorry"], {}, "the server sent a page in place of the file"),
         (["page Too many users have viewed this"], {}, "quota is used up.*--from FOLDER"),
         ([], {"bytes": 5}, f"has {len(CONTENT)} bytes, not 5"),
         ([], {"checksum": "md5:" + "0" * 32}, "another md5 than it should"),

@@ -21,7 +21,7 @@ from vlmtune.types import Features, Rows, Tokens
 
 
 class Compressed(JointAdapter[Tokens, Features, Rows]):
-    r"""The scores of a joint adapter that reads k tokens Y in the place of an image's patches X.
+    r"""The scores of a joint adapter that reads k tokens Y in place of an image's patches X.
 
     $H = \mathrm{MHA}(Q, X W_K, X W_V)$ and $Y = (H + \mathrm{MLP}(\mathrm{LN}(H))) W$ with k
     learned queries Q (k x v), X (t x v) the real patches, and matrices $W_K$, $W_V$, W (v x v)
@@ -30,7 +30,7 @@ class Compressed(JointAdapter[Tokens, Features, Rows]):
     side by side. The MLP has two layers and GELU.
 
     An index keeps of an image what the joint adapter prepares of its k tokens. With `MMAdapter` on
-    CLIP ViT-B/32 these are 16 x 2,052 bytes (32.8 kB) in the place of 49 x 2,052 (100.5 kB):
+    CLIP ViT-B/32 these are 16 x 2,052 bytes (32.8 kB) in place of 49 x 2,052 (100.5 kB):
     query, key, value and token in 512 bytes each, and a scale. A pair costs less too, as the joint
     adapter sees k tokens and the text. The compressor itself has 6,505,728 parameters there.
 

@@ -48,7 +48,7 @@ class GroundedVectors(DualAdapter[Tokens, Tokens]):
     - Requirements: those of `GroundedWords`.
     - Recommended: train `GroundedWords`, then `vlmtune export CHECKPOINT --vectors 2`, then train
       from that by `model.start_from`, with `PairBCE` and half the learning rate. From random
-      weights the quickstart's 1,100 steps taught nothing. A larger $\lambda$ keeps more of the
+      weights 1,100 steps of the quickstart's mixture taught nothing. A larger $\lambda$ keeps more of the
       frozen scores and binds less.
     - Relations: `GroundedWords` scores pairs, which is slower and more accurate.
     - Config: `--model.adapter grounded_vectors`.

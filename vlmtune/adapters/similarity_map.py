@@ -31,7 +31,7 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
     $z_p$ are the normalised embeddings of the image's t tokens, class token included: each token
     after the last block goes through the frozen end of the tower alone. $t_w$ are those of the
     text's tokens, start and end included. A functional word, such as "left" or "not", has a fixed
-    random row $(1 + n) / 3$ in the place of its cosines, with n a unit vector (t).
+    random row $(1 + n) / 3$ in place of its cosines, with n a unit vector (t).
 
     M is standardised over the rows of the text and filled with zeros up to `words` rows. Then
     $s = u^\top \mathrm{ReLU}(V \, \mathrm{ReLU}(\mathrm{conv}(\mathrm{ReLU}(\mathrm{conv}(M))))) +

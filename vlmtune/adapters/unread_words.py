@@ -25,7 +25,7 @@ Meanings = Float[Tensor, "k d"]
 class UnreadWords(nn.Module):
     r"""Hides the words that training never read, and compares their meanings with patches.
 
-    A hidden word w has one trained embedding in the place of its own, so that only the words around
+    A hidden word w has one trained embedding in place of its own, so that only the words around
     it tell which patches it reads. What it means is left to the frozen model: its normalised
     embedding $t_w$, of a text of this word alone, is compared with the normalised embeddings $z_p$
     of the patches: $\mu e^{\tau} \, t_w^\top (z_p - m)$, with the logit scale $e^\tau$ of the model

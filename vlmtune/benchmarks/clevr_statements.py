@@ -70,7 +70,7 @@ class ClevrStatements(MultipleChoice):
       `/topology=tree`, `/relation=spatial` and so on: over the statements with that property.
       `type` is the outermost function, `size` the number of functions of the program,
       `effective_size` that of the smallest pruned program with the same answer. `absolute` says
-      whether halves of the image in the place of spatial relations give the answer, too;
+      whether halves of the image in place of spatial relations give the answer, too;
       `/relative=one_hop` is a structure without the questions that they answer.
     - `type_mode_accuracy`: what the more frequent answer of a type reaches without the image (the
       paper's Q-type mode), `family_mode_accuracy` the same of a family, and `n_gram_accuracy`, what

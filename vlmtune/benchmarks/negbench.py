@@ -32,7 +32,7 @@ class NegBench(MultipleChoice):
 
     Conventions: "strict": a tie is wrong. "reference", as in the released script: a tie is right,
     since argmax takes the first caption, and every published row has its true caption first
-    (`correct_answer` is 0). A model that scores all captions alike so reaches 1 there, and 0 in
+    (`correct_answer` is 0). A model that scores all captions alike reaches 1 there, and 0 in
     "strict".
 
     Args:

@@ -113,7 +113,7 @@ def _sizes(records: list[int]) -> str:
 
 
 def _check_corpus(corpus: str) -> None:
-    """Refuses data in the place of a builder."""
+    """Refuses data in place of a builder."""
     path = Path(corpus)
     table = corpus in TABLES or path.suffix[1:] in TABLES
     known = find_path(Path("configs/plugins/builders", f"{corpus}.yaml"))

@@ -55,7 +55,7 @@ def checked_columns(
 
 
 def _fault(role: str, columns: Sequence[str], names: Sequence[str]) -> str | None:
-    """What came in the place of the columns of a role, and what to do; None if all is well."""
+    """What came in place of the columns of a role, and what to do; None if all is well."""
     if role not in GUESSES:
         return f"{role!r}, which no table has: name one of {', '.join(GUESSES)}"
     unknown = [column for column in columns if column not in names]

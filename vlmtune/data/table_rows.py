@@ -136,7 +136,7 @@ class Table:
                 if image is not None:
                     yield self._row(cells, image, where)
                     continue
-            # A row that cannot be read comes with the reason in the place of its cells.
+            # A row that cannot be read comes with the reason in place of its cells.
             wrong = "no image" if isinstance(cells, dict) else cells
             if unusable is None:
                 raise UserError(f"expected an image in {where}, got {wrong}: mend or remove it")

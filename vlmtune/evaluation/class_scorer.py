@@ -18,7 +18,7 @@ from vlmtune.features.pictures import Picture
 class ClassScorer(Scorer):
     """Scores images for the classes of the backbone's own classifier.
 
-    Benchmarks of classification ask it in the place of scores of prompts: an ImageNet classifier is
+    Benchmarks of classification ask it in place of scores of prompts: an ImageNet classifier is
     measured on ImageNet and PUG: ImageNet, as in Bordes et al. 2023, PUG, table 1. Its embeddings
     are what the classifier reads, so features are stored as for any other model.
     """

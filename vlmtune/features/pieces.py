@@ -39,7 +39,7 @@ from vlmtune.storage.folder import META, DamagedError, FolderWriter, read_meta, 
 PIECE_ROWS = 2048
 """Rows of a piece; more in stores of more than a million rows."""
 MAX_PIECES = 512
-EMPTY = "empty"  # a file in the place of a piece without rows
+EMPTY = "empty"  # a file in place of a piece without rows
 
 Encode = Callable[[list[str]], Chunks]
 

@@ -18,7 +18,7 @@ from vlmtune.types import ScoreShard, positions, send
 
 
 class CLIC(ShardedObjective):
-    r"""$L = a L_{cont} + b L_{sneg} + c L_{uni}$, and $L_{cont}$ alone without hard negatives.
+    r"""$L = a L_{cont} + b L_{sneg} + c L_{uni}$; without hard negatives a is 1.
 
     - Contrast: $L_{cont}$ is `InfoNCE` over the texts that are true of an image of the batch: hard
       negatives are left out of it.
@@ -29,8 +29,8 @@ class CLIC(ShardedObjective):
       image's group, then over images with such a pair, w normalised. `JoinedImages` puts two
       sentences in both orders into the group; its further true texts are outside.
 
-    A batch in which no image has a hard negative, such as each second one of `JoinedImages`, has
-    CLIP's loss.
+    Each second batch of `JoinedImages` has single images, each with one caption and no hard
+    negative. Its loss is CLIP's.
 
     Choose it for compositions without a loss of zero-shot abilities: it trains the text tower.
 

@@ -64,7 +64,7 @@ def session() -> dict[str, str]:
 
 
 def _recorded(option: str, value: str) -> str:
-    """A value of an option; "..." in the place of a credential."""
+    """A value of an option; "..." in place of a credential."""
     # A mapping in JSON or YAML and a command of a shell hold credentials under any name.
     nested = value.lstrip().startswith(("{", "[")) and ":" in value
     if nested or ": " in value or value.startswith("pipe:"):

@@ -25,7 +25,7 @@ SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
-    # The default font encoding has other signs in the place of these.
+    # The default font encoding has other signs in place of these.
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",

@@ -1,7 +1,7 @@
 """One file of a server: resumed where an earlier run stopped, checked, then renamed.
 
 In: addresses of the same file, and what is known of it. Out: the file, noted in the ledger.
-Never: a page in the place of a file, half a file, a wait without end, or a secret in a message.
+Never: a page in place of a file, half a file, a wait without end, or a secret in a message.
 """
 
 import json
@@ -234,7 +234,7 @@ def _check_first(chunk: bytes, response: requests.Response) -> None:
     start = chunk[:1000].lstrip().lower()
     if not start.startswith(_PAGE):
         return
-    reason = "the server sent a page in the place of the file"
+    reason = "the server sent a page in place of the file"
     text = chunk.lower()
     if any(word in text for word in _QUOTA):
         reason = (

@@ -79,7 +79,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
     """
     path, written = Path(path), _WRITTEN.get()
     with writing(path):
-        # `replace` would put a file in the place of the link.
+        # `replace` would put a file in place of the link.
         if path.is_symlink():
             path = path.resolve()
         path = regular(path)

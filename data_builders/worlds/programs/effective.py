@@ -2,7 +2,7 @@
 
 In: a program and a scene. Out: a pruned program. Never: a change of the question itself.
 
-A pruned program takes the scene in the place of an object or a set of objects that the program
+A pruned program takes the scene in place of an object or a set of objects that the program
 computes: one such place on each branch. It is executed with sets: `unique` returns its input,
 functions of an object are mapped over a set and their outputs united, so queries and comparisons
 return sets of values. It has the same answer if this set holds that answer alone.

@@ -219,7 +219,7 @@ class TextSide:
             return None if same else "its captions are not filled with the padding token"
         if self.text.attn_mask is None:
             return "it pools the end token but sees the padding after it"
-        # Pools positions in the place of tokens, to see which position is pooled.
+        # Pools positions in place of tokens, to see which position is pooled.
         positions = torch.arange(ids.shape[1])[None]
         end = getattr(self.text, "text_eos_id", getattr(self.text, "eos_id", None))
         pooled = text_global_pool(positions, ids, pool, eos_token_id=end)

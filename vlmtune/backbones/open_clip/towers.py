@@ -99,7 +99,7 @@ class TimmImageTower(OpenClipImageTower):
         trunk = self.visual.trunk
         if list(self.visual.head.children()):
             return self._pooled(state).float()
-        # Else the projection, if there is one, stands in the place of timm's classifier.
+        # Else the projection, if there is one, stands in place of timm's classifier.
         if isinstance(trunk.head, nn.Identity):
             return None
         normed = trunk.norm(state.values.to(self._dtype))
