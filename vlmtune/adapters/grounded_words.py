@@ -37,14 +37,15 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     evidence $e(I, T) = b + \frac{1}{2} \sum_{w, h} \Big( f_{wh}(T)^\top c_{wh} + g_{wh}(T)^\top
     p_{wh} \Big)$
 
-    Word w, start and end tokens included, reads the patches with head h:
-    $a_{wh} = \mathrm{softmax}_p(q_{wh}(T)^\top k_{ph}(I) / \sqrt{w_h})$. It reads the content $c_{wh} = \sum_p a_{whp} v_{ph}(I) / \sqrt{w_h}$ at the
-    location $p_{wh} = \sum_p a_{whp} (x_p, y_p)$, with coordinates from -1 to 1. Queries
-    q and weights f, g are linear in the text's tokens after `text_layers` layers of self-attention.
-    Coordinates are added to the image's tokens x. Each reads its neighbours by a convolution over
-    3 x 3 patches, $x + \mathrm{GELU}(\mathrm{conv}(x))$, as shapes may differ in how their parts
-    join. Keys and values are linear in the tokens after `image_layers` layers of self-attention. v
-    and t in the first term are the embeddings of the frozen backbone.
+    Word w, start and end tokens included, reads the patches with head h: $a_{wh} =
+    \mathrm{softmax}_p(q_{wh}(T)^\top k_{ph}(I) / \sqrt{w_h})$. It reads the content $c_{wh} =
+    \sum_p a_{whp} v_{ph}(I) / \sqrt{w_h}$ at the location $p_{wh} = \sum_p a_{whp} (x_p, y_p)$,
+    with coordinates from -1 to 1. Queries q and weights f, g are linear in the text's tokens after
+    `text_layers` layers of self-attention. Coordinates are added to the image's tokens x. Each
+    reads its neighbours by a convolution over 3 x 3 patches, $x + \mathrm{GELU}(\mathrm{conv}(x))$,
+    as shapes may differ in how their parts join. Keys and values are linear in the tokens after
+    `image_layers` layers of self-attention. v and t in the first term are the embeddings of the
+    frozen backbone.
 
     A word w that no training text has is read by what the frozen model knows of it
     (`UnreadWords`), unless `hidden_words` is 0. It adds

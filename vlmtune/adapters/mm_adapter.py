@@ -24,10 +24,10 @@ class MMAdapter(FusedAdapter):
     r"""Scores image I against query Q by the cosine of one fused token to the query's own tokens.
 
     $f(I, Q) = e^{\tau} \frac{1}{N_q} \sum_i \cos(\mathrm{out}, q_i) + b$, with out the [CLS] output
-    of the fusion; of several (`Mdetr.cls_tokens`) the scores are averaged. A style with a [CLS] token of
-    each modality (FIBER, FIBER-MM) is scored by their cosine,
-    $f(I, Q) = e^{\tau} \cos(\mathrm{out}_T, \mathrm{out}_I) + b$, as section 10.1 says; there the
-    frozen text is not a target.
+    of the fusion; of several (`Mdetr.cls_tokens`) the scores are averaged. A style with a [CLS]
+    token of each modality (FIBER, FIBER-MM) is scored by their cosine, $f(I, Q) = e^{\tau}
+    \cos(\mathrm{out}_T, \mathrm{out}_I) + b$, as section 10.1 says; there the frozen text is not a
+    target.
 
     Choose it for compositions of attributes and objects on frozen towers.
 

@@ -1,4 +1,4 @@
-"""A trained linear map of text embeddings, folded into the projection that the text tower ends with.
+"""A trained linear map of text embeddings, folded into the projection of the text tower.
 
 In: a backbone, and a `TextMap`. Out: the backbone, changed. Never: a map that the projection cannot
 hold, which is an error before anything is changed.

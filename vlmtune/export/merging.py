@@ -1,7 +1,7 @@
 """A trained model as one checkpoint of another library, without vlmtune.
 
-In: a model whose training changed weights of the backbone, or mapped embeddings of texts. Out: a folder.
-Never: an adapter that the library could not compute; it is an error.
+In: a model whose training changed weights of the backbone, or mapped embeddings of texts. Out: a
+folder. Never: an adapter that the library could not compute; it is an error.
 """
 
 import shutil
