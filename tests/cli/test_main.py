@@ -394,6 +394,12 @@ def test_a_frozen_copy_is_no_part_of_the_model(write_config, model_folder, capsy
     assert said == [f"vlmtune fit: LastBlocks on OpenClip, {count(trained)} of {count(whole)} "] * 2
 
 
+def test_a_step_of_too_few_batches_is_warned_of(write_config, capsys):
+    arguments = ["fit", "--config", str(write_config()), "--trainer.accumulate_grad_batches=7"]
+    assert main(arguments) == 0, capsys.readouterr().err
+    assert "of 7 accumulated batches, so its gradient is smaller" in capsys.readouterr().err
+
+
 def test_resuming_goes_on_from_the_checkpoint(fitted, tmp_path, capsys):
     weights = torch.load(checkpoint(fitted), weights_only=True)["state_dict"]
     longer = resumed(fitted, tmp_path, "--trainer.max_steps=4")
@@ -756,6 +762,8 @@ def test_every_command_with_a_model_has_the_same_options_for_it():
     (commands,) = command_parser()._subparsers._group_actions
     shared = {"--pretrained", "--architecture", "--packages", "--device", "--batch-size"}
     options = {name: {*parser._option_string_actions} for name, parser in commands.choices.items()}
+    # A report may export a model, and loads none otherwise.
+    options.pop("report")
     with_model = {name for name, known in options.items() if shared & known}
     names = "evaluate export index leaderboard neighbours probe score search"
     assert with_model == set(names.split())

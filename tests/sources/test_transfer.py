@@ -132,6 +132,20 @@ def test_what_is_not_the_file_never_gets_its_name(
     assert not (tmp_path / "data/rows.bin").exists()
 
 
+def test_a_host_without_an_answer_is_asked_once_for_further_files(
+    downloader, mirror, name, tmp_path
+):
+    mirror.faults[name] = ["drop"] * 5
+    for tries in (3, 1):
+        with pytest.raises(DownloadError, match=f"{tries} tries"):
+            downloader.fetch(wanted(tmp_path))
+    # The fifth drop is left, so this fails once more, and then it comes.
+    with pytest.raises(DownloadError, match="1 tries"):
+        downloader.fetch(wanted(tmp_path))
+    downloader.fetch(wanted(tmp_path))
+    assert (tmp_path / "data/rows.bin").read_bytes() == CONTENT
+
+
 def test_a_slow_server_is_given_up(downloader, mirror, name, tmp_path, monkeypatch):
     monkeypatch.setattr(transfer, "WINDOW", -1.0)
     monkeypatch.setattr(transfer, "SLOWEST", -1e12)

@@ -3,6 +3,7 @@
 In: pixels or captions, and a `FeatureSpec`. Out: `Pooled` or `Tokens`.
 """
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
@@ -273,5 +274,6 @@ class Backbone(Configured, nn.Module, ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.parameters()).device
+        """Where the weights are; some backbones have only buffers."""
+        first = next(itertools.chain(self.parameters(), self.buffers()), None)
+        return torch.device("cpu") if first is None else first.device

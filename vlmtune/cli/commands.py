@@ -333,6 +333,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--mteb", **path, metavar="FOLDER", help=MTEB)
     add("--metric", metavar="BENCHMARK[/METRIC]", help="of a sweep: sort its trials by this number")
     add("--export", **path, metavar="FOLDER", help="of a sweep: export the best trial's weights")
+    add("--packages", nargs="+", default=(), metavar="NAME", help=PACKAGES)
 
     add = command("score", "score images against captions")
     add("model", help="as for `vlmtune evaluate --model`")

@@ -89,7 +89,11 @@ def run(options: argparse.Namespace) -> None:
     size = sum(file.stat().st_size for file in options.out.iterdir())
     packages = foreign_packages(model.backbone.spec(), model.adapter.spec())
     more = f", packages={packages}" if packages else ""
-    print(f"{options.out}: {decimal(size)}; load it with vlmtune.load({str(options.out)!r}{more})")
+    load = f"vlmtune.load({str(options.out)!r}{more})"
+    in_open_clip = ".open_clip." in type(model.backbone).__module__
+    if options.format == PEFT and in_open_clip:
+        load = f"peft.PeftModel.from_pretrained(open_clip.create_model(...), {str(options.out)!r})"
+    print(f"{options.out}: {decimal(size)}; load it with {load}")
     if options.format == PEFT and model.adapter.init_args.get("learn_scale"):
         print("left out, as PEFT has no form for it: the trained scale of scores", file=sys.stderr)
     if options.push_to_hub is not None:

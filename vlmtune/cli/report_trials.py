@@ -5,6 +5,7 @@ Never: a training.
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
     show(runs)
     _say(trials, folder)
     if options.export is not None:
-        _export(best[0], options.export)
+        _export(best[0], options.export, options.packages)
     print(f"report: {page}")
 
 
@@ -52,10 +53,10 @@ def _say(trials: Trials, folder: Path) -> None:
     print(f"  {', '.join(pairs) or 'nothing varied'}")
 
 
-def _export(best: Trial, out: Path) -> None:
+def _export(best: Trial, out: Path, packages: Sequence[str]) -> None:
     # Others are not of the weights that the report measured.
     checkpoint = best.folder / LAST
-    model = read_checkpoint(checkpoint)
+    model = read_checkpoint(checkpoint, packages)
     results = best.report.results
     provenance = {**model.provenance, "results": results}
     save_export(out, model.backbone, model.adapter, provenance=provenance, overwrite=False)

@@ -70,8 +70,16 @@ from peft import AutoPeftModel
 model = AutoPeftModel.from_pretrained("path/to/{name}")
 ```
 
-`vlmtune.load("path/to/{name}"{packages})` loads it too, merged into its base model. For a base
-model of open_clip, `PeftModel.from_pretrained(open_clip.create_model(...), "path/to/{name}")` does.
+`vlmtune.load("path/to/{name}"{packages})` loads it too, merged into its base model. The base model
+must be the one below, which PEFT does not check."""
+PEFT_OPEN_CLIP = """\
+```python
+import open_clip
+from peft import PeftModel
+base = open_clip.create_model(...)
+model = PeftModel.from_pretrained(base, "path/to/{name}")
+```
+
 The base model must be the one below, which PEFT does not check."""
 
 
@@ -84,7 +92,11 @@ def model_card(
     """
     backbone, adapter = config["backbone"], config["adapter"]
     arguments = {key: value for key, value in backbone["init_args"].items() if value is not None}
-    loading = PEFT_LOADING if peft else LOADING
+    loading = LOADING
+    if peft:
+        # The base model of transformers is named in the configuration.
+        in_open_clip = ".open_clip." in backbone["class_path"]
+        loading = PEFT_OPEN_CLIP if in_open_clip else PEFT_LOADING
     packages = foreign_packages(backbone, adapter)
     more = f", packages={json.dumps(packages)}" if packages else ""
     return CARD.format(

@@ -39,7 +39,7 @@ class Rule(Configured, ABC):
 
     @abstractmethod
     def rewrites(self, sentence: Sentence, rng: Random, words: Words) -> Iterator[Edits]:
-        """Yields edits in random order, each of which makes the caption false."""
+        """Yields edits in random order, each of which usually makes the caption false."""
 
 
 class SwapNouns(Rule):
@@ -54,6 +54,9 @@ class SwapNouns(Rule):
     def rewrites(self, sentence: Sentence, rng: Random, words: Words) -> Iterator[Edits]:
         for a, b in _pairs(sentence, rng):
             if a.plural != b.plural or a.light or b.light:
+                continue
+            # "a man with equipment" would become "a equipment with man".
+            if not a.plural and _has_article(sentence, a) != _has_article(sentence, b):
                 continue
             # "a man and a person" may name one man.
             if compatible(a.head, b.head):
@@ -81,6 +84,8 @@ class SwapAdjectives(Rule):
             phrase_of |= dict.fromkeys(positions, phrase)
         # Quantifiers such as "many" describe no object, so swapping them proves nothing.
         adjectives = _positions(sentence, "ADJ", _descriptive)
+        # "a plate full of bread" has no "wooden of bread".
+        adjectives = [i for i in adjectives if sentence.words[i + 1 : i + 2] != ("of",)]
         pairs = list(combinations(adjectives, 2))
         for i, j in _shuffled(pairs, rng):
             first = sentence.words[i]
@@ -193,6 +198,11 @@ class ReplaceWord(Rule):
         if any(compatible(new, word) for word in sentence.words):
             return None
         return new
+
+
+def _has_article(sentence: Sentence, phrase: NounPhrase) -> bool:
+    before = sentence.words[: phrase.start]
+    return bool(before) and before[-1].lower() in ("a", "an", "the")
 
 
 def _pairs(sentence: Sentence, rng: Random) -> list[tuple[NounPhrase, NounPhrase]]:

@@ -96,8 +96,8 @@ def peft_spec(name: str, revision: str | None, base: str | None) -> Spec:
     named = config.get("base_model_name_or_path")
     if base is None and not named:
         raise UserError(
-            f"expected base_model_name_or_path in {file}, got none: name the base model of "
-            "transformers with --pretrained"
+            f"expected base_model_name_or_path in {file}, got none: name a base model of "
+            "transformers with --pretrained; for one of open_clip export without --format peft"
         )
     spec = hf_spec(base) if base else hf_spec(named, config.get("revision"))
     spec["init_args"]["peft"] = f"{name}@{revision}" if revision else name

@@ -49,8 +49,8 @@ class WiseFT:
         if starts_random and not adapter.identity_at_init:
             raise UserError(
                 "expected an adapter that starts as the zero-shot model, to interpolate its "
-                f"weights, got {type(adapter).__name__}, which starts at random: leave alpha out, "
-                "or average its scores with the zero-shot model's"
+                f"weights, got {type(adapter).__name__}, which starts at random: leave --alpha "
+                "out, or choose another action than 'anneal' for RetentionBudget"
             )
         self.backbone = backbone
         self.adapter = adapter

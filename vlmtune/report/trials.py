@@ -111,7 +111,10 @@ def read_trials(folder: Path, metric: str | None = None) -> Trials:
         if "fit" in report.provenance.config:  # `compare` also measures the untrained model
             reports[file.parent] = report
     if not reports:
-        raise UserError(f"expected trained runs in {folder}, got none: name the folder of a sweep")
+        raise UserError(
+            f"expected trained runs in {folder}, got none: name the folder of a sweep, or each "
+            f"report, as in {folder}/*"
+        )
     configs = []
     for report in reports.values():
         config = report.provenance.config.get("fit", {})

@@ -98,6 +98,8 @@ def needs(order: Order) -> str:
     """What a person has to have or to do before a source comes."""
     source = order.source
     needed = NEEDS[source.access]
+    if source.access == "open" and not source.files:
+        needed = "a person follows its steps"
     if source.terms is None:
         return needed
     terms = f"`--accept {order.name}` of its terms: {' '.join(source.terms.split())}"

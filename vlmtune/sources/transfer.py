@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import requests
 
@@ -72,6 +73,7 @@ class Downloader:
         self.ledger = ledger
         self.patience = patience or Patience()
         self._session = requests.Session()  # one connection for many small images
+        self._unreachable: set[str] = set()  # hosts without an answer in all tries of a file
         # Compressed transfers have another length than the file, and cannot be resumed.
         agent = f"vlmtune/{version('vlmtune')}"
         self._session.headers.update({"User-Agent": agent, "Accept-Encoding": "identity"})
@@ -99,6 +101,9 @@ class Downloader:
     def _fetch(self, wanted: WantedFile, request: ServerRequest, advance: Advance) -> None:
         part = wanted.path.with_name(f".{wanted.path.name}.part")
         wanted.path.parent.mkdir(parents=True, exist_ok=True)
+        # Without a network each of many images would otherwise take all tries.
+        host = urlsplit(request.url).netloc
+        tries = 1 if host in self._unreachable else self.patience.tries
         failed = 0
         while True:
             before = _size(part)
@@ -112,17 +117,22 @@ class Downloader:
             except _BrokenError as error:
                 # What came is kept: the next try adds the rest.
                 reason, least = str(error), error.retry_after
+                reached = not isinstance(error, _UnreachableError)
             except DownloadError as error:
                 _forget(part)
                 reason = str(error)
+                reached = True
                 # A whole file with wrong content rarely becomes right.
-                failed = max(failed, self.patience.tries - 2)
+                failed = max(failed, tries - 2)
             failed = 0 if _size(part) - before > PROGRESS else failed + 1
-            if failed == self.patience.tries:
+            if failed >= tries:
+                if not reached and not _size(part):
+                    self._unreachable.add(host)
                 raise DownloadError(f"{reason} ({failed} tries)")
             pause = self.patience.pause(max(failed, 1), least)
             log.info("%s: %s; next try in %.0f s", wanted.path.name, reason, pause)
             time.sleep(pause)
+        self._unreachable.discard(host)
         self._keep(wanted, request, part)
 
     def _keep(self, wanted: WantedFile, request: ServerRequest, part: Path) -> None:
@@ -176,6 +186,10 @@ class _BrokenError(DownloadError):
         self.retry_after = retry_after
 
 
+class _UnreachableError(_BrokenError):
+    """A try without an answer."""
+
+
 def _write(
     response: requests.Response, part: Path, start: int, total: int | None, advance: Advance
 ) -> None:
@@ -207,7 +221,7 @@ def _network_errors() -> Iterator[None]:
         yield
     except requests.RequestException as error:
         # The text of the error has the whole URL, which may hold a key.
-        raise _BrokenError(
+        raise _UnreachableError(
             f"the connection to its server failed ({type(error).__name__})"
         ) from None
 
