@@ -89,11 +89,8 @@ def run(options: argparse.Namespace) -> None:
     size = sum(file.stat().st_size for file in options.out.iterdir())
     packages = foreign_packages(model.backbone.spec(), model.adapter.spec())
     more = f", packages={packages}" if packages else ""
-    load = f"vlmtune.load({str(options.out)!r}{more})"
-    in_open_clip = ".open_clip." in type(model.backbone).__module__
-    if options.format == PEFT and in_open_clip:
-        load = f"peft.PeftModel.from_pretrained(open_clip.create_model(...), {str(options.out)!r})"
-    print(f"{options.out}: {decimal(size)}; load it with {load}")
+    line = _loading_line(options, model, more)
+    print(f"{options.out}: {decimal(size)}; load it with {line}")
     if options.format == PEFT and model.adapter.init_args.get("learn_scale"):
         print("left out, as PEFT has no form for it: the trained scale of scores", file=sys.stderr)
     if options.push_to_hub is not None:
@@ -103,6 +100,16 @@ def run(options: argparse.Namespace) -> None:
         print(
             f"{options.push_to_hub}: commit {commit}; vlmtune.load({options.push_to_hub!r}{more})"
         )
+
+
+def _loading_line(options: argparse.Namespace, model: Model, more: str) -> str:
+    """The call that loads the export."""
+    out = str(options.out)
+    in_open_clip = ".open_clip." in type(model.backbone).__module__
+    # vlmtune reads PEFT's folders for models of transformers alone.
+    if options.format == PEFT and in_open_clip:
+        return f"peft.PeftModel.from_pretrained(open_clip.create_model(...), {out!r})"
+    return f"vlmtune.load({out!r}{more})"
 
 
 def _source(options: argparse.Namespace) -> Model:
