@@ -265,7 +265,7 @@ def test_a_weights_file_is_merged_as_it_is_evaluated(tiny_vl, tmp_path, pictures
         (["a.pt", "--architecture", "ViT-B-32", "--merged", "x"], "write --model a.pt"),
         (
             ["--model", "a.pt", "--out", "x"],
-            "expected only --merged FOLDER or --vectors with --model a.pt",
+            "expected --merged FOLDER, --vectors or --image-size with --model a.pt",
         ),
         (["--model", "a.pt", "--merged", "x"], "a.pt"),
     ],

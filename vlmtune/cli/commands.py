@@ -89,6 +89,8 @@ the baseline of the comparison; or the folder of one sweep, for a table of its t
 BENCHMARKS = """stems of configs/plugins/benchmarks, sources of `vlmtune download --list`, YAMLs
 with one benchmark or a list, or your own tables (csv, tsv, jsonl, parquet); paths in them are
 relative to the working directory"""
+IMAGE_SIZE = """read images at this size, for pictures whose objects are small; position embeddings
+are interpolated"""
 DEVICE = "cpu, cuda, ...; the accelerator by default"
 BATCH_SIZE = "images that an accelerator encodes at once (%(default)s); a CPU encodes 32"
 TEXT_ONLY = """also measure two scores that see no image: an n-gram model of these captions
@@ -288,7 +290,7 @@ def command_parser() -> argparse.ArgumentParser:
 
     add = command("export", EXPORT_SUMMARY, EXPORT)
     add("checkpoint", nargs="?", **path, help="a .ckpt of `vlmtune fit`, or an export")
-    add("--model", help="for --merged, --vectors: a model as for `vlmtune evaluate`")
+    add("--model", help="with --merged, --vectors, --image-size: as for `vlmtune evaluate`")
     _model(add)
     add("--out", **path, help="folder to write")
     add("--merged", **path, metavar="FOLDER", help=MERGED)
@@ -298,6 +300,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--licence", metavar="ID", help="licence of the trained weights, e.g. apache-2.0")
     add("--push-to-hub", metavar="REPO", help="also upload --out; a new repository is private")
     add("--public", action="store_true", help="make a new --push-to-hub repository public")
+    add("--image-size", type=at_least(1), metavar="PIXELS", help=IMAGE_SIZE)
     add("--vectors", type=float, metavar="WEIGHT", help=VECTORS)
     add("--directions", type=at_least(1), metavar="K", help=DIRECTIONS)
     add("--images", **path, metavar="FOLDER", help="images for --directions, at least K")

@@ -104,20 +104,23 @@ def run(options: argparse.Namespace) -> None:
 
 def _loading_line(options: argparse.Namespace, model: Model, more: str) -> str:
     """The call that loads the export."""
-    out = str(options.out)
-    in_open_clip = ".open_clip." in type(model.backbone).__module__
+    out = repr(str(options.out))
     # vlmtune reads PEFT's folders for models of transformers alone.
-    if options.format == PEFT and in_open_clip:
-        return f"peft.PeftModel.from_pretrained(open_clip.create_model(...), {out!r})"
-    return f"vlmtune.load({out!r}{more})"
+    if options.format == PEFT and ".open_clip." in type(model.backbone).__module__:
+        return f"peft.PeftModel.from_pretrained(open_clip.create_model(...), {out})"
+    return f"vlmtune.load({out}{more})"
 
 
 def _source(options: argparse.Namespace) -> Model:
-    """The model to export: with --vectors that of the grounded words by vectors."""
+    """The model to export, with --image-size at that size, with --vectors as one of vectors."""
     if options.model is None:
         model = read_checkpoint(options.checkpoint, options.packages, options.pretrained)
     else:
         model = model_of(options, device="cpu")
+    if options.image_size is not None:
+        from vlmtune.export.to_image_size import to_image_size  # most exports keep theirs
+
+        model = to_image_size(model, options.image_size)
     if options.vectors is None:
         return model
     from vlmtune.export.to_vectors import to_vectors  # most exports have other adapters
@@ -148,6 +151,7 @@ def _check_options(options: argparse.Namespace) -> None:
     checkpoint, model, merged, out = options.checkpoint, options.model, options.merged, options.out
     target, alpha, alphas = merged or out, options.alpha, options.alphas
     sources = "neither" if model is None else f"{checkpoint} and {model}"
+    changes = merged or options.vectors is not None or options.image_size
     contradictions = (
         (
             (checkpoint is None) == (model is None),
@@ -158,9 +162,9 @@ def _check_options(options: argparse.Namespace) -> None:
             f"expected --model with --architecture, got {checkpoint}: write --model {checkpoint}",
         ),
         (
-            model is not None and ((merged is None and options.vectors is None) or alphas or alpha),
-            f"expected only --merged FOLDER or --vectors with --model {model}, which is not a "
-            "checkpoint of `vlmtune fit`: leave out --out, --alpha and --alphas",
+            model is not None and (not changes or alphas or alpha),
+            f"expected --merged FOLDER, --vectors or --image-size with --model {model}, which is "
+            "not a checkpoint of `vlmtune fit`: add one, and leave out --alpha and --alphas",
         ),
         (
             out is None and (options.push_to_hub or options.licence or options.public),

@@ -192,14 +192,12 @@ class Announcement(pl.Callback):
             f"in {trainer.default_root_dir}",
             file=sys.stderr,
         )
-        # An epoch's last step has fewer batches, but Lightning divides their gradients by as many.
-        accumulated = trainer.accumulate_grad_batches
-        batches = trainer.num_training_batches
+        # Lightning divides the gradients of an epoch's last batches by as many as those of others.
+        batches, accumulated = trainer.num_training_batches, trainer.accumulate_grad_batches
         if batches % accumulated:
             print(
                 f"warning: an epoch's last step has {int(batches % accumulated)} of {accumulated} "
-                "accumulated batches, so its gradient is smaller: choose a divisor of the epoch's "
-                f"{batches} batches as accumulate_grad_batches",
+                f"accumulated batches, so its gradient is smaller: choose a divisor of {batches}",
                 file=sys.stderr,
             )
 
