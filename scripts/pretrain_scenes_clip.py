@@ -1,14 +1,15 @@
 """Pre-trains the small CLIP that ships in checkpoints/scenes-clip.
 
-    python scripts/pretrain_scenes_clip.py --out runs/scenes-clip --minutes 60
-    python scripts/pretrain_scenes_clip.py --out checkpoints/scenes-clip --measure
+    python -m scripts.pretrain_scenes_clip --out runs/scenes-clip --minutes 60
+    python -m scripts.pretrain_scenes_clip --out checkpoints/scenes-clip --measure
 
 Images are scenes of the embedded world, captions unbound words (`web_caption`): the model
 knows every word but not which attribute belongs to which object. Only captions of scenes of one
 object, 5 % of all, state that. The loss is symmetric InfoNCE; the image embedding is the mean of
 the patch tokens, with `--pool tok` the class token. `--init FOLDER` starts from weights;
 `--new-words-only` trains only the embeddings of missing words, on `prompt_caption`. `--captions
-bound` trains on true captions instead, of scenes without red and blue cubes and spheres.
+bound` trains on true captions instead, of scenes without red and blue cubes and spheres. `--varied`
+varies floors, sizes and light (`varied_scenes`).
 """
 
 import argparse
@@ -34,6 +35,7 @@ from data_builders.worlds.scenes.captions import PREFIXES, query, sentences, voc
 from data_builders.worlds.scenes.sampling import Composition, WorldSpec
 from data_builders.worlds.scenes.scene import Scene
 from data_builders.worlds.scenes.series import Canvas, SceneSeries
+from scripts import varied_scenes
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.types import Features, FeatureSpec, Pooled
@@ -144,24 +146,31 @@ def bound_caption(scene: Scene, rng: random.Random) -> str:
 CAPTIONS = {"web": web_caption, "bound": bound_caption}
 
 
-def _chunk(job: tuple[WorldSpec, int, int, int]) -> tuple[list[Scene], Tensor]:
-    spec, seed, start, count = job
+def _chunk(job: tuple[WorldSpec, int, int, int, bool]) -> tuple[list[Scene], Tensor]:
+    spec, seed, start, count, varied = job
     torch.set_num_threads(1)
+    if varied:
+        varied_scenes.vary_backdrops()
     any_visibility = replace(spec, min_visible=0.0)
     scenes, rendered = SceneSeries(any_visibility, seed).render(start, count, Canvas(SIZE))
     return scenes, rendered.images
 
 
 def world(
-    count: int, seed: int, processes: int, forbidden: frozenset[Composition] = frozenset()
+    count: int,
+    seed: int,
+    processes: int,
+    forbidden: frozenset[Composition] = frozenset(),
+    varied: bool = False,
 ) -> tuple[list[Scene], Tensor]:
-    """Renders `count` scenes, a quarter of each spec: images (count, 64, 64, 3) uint8."""
-    each, step = count // len(SPECS), 500
+    """Renders `count` scenes, as many of each spec: images (count, 64, 64, 3) uint8."""
+    specs = SPECS + varied_scenes.SPECS if varied else SPECS
+    each, step = count // len(specs), 500
     jobs = []
-    for i, spec in enumerate(SPECS):
+    for i, spec in enumerate(specs):
         allowed = replace(spec, forbidden=forbidden)
         starts = range(0, each, step)
-        jobs += [(allowed, seed + i, start, min(step, each - start)) for start in starts]
+        jobs += [(allowed, seed + i, start, min(step, each - start), varied) for start in starts]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         parts = pool.map(_chunk, jobs, chunksize=1)
     scenes = list(itertools.chain.from_iterable(scenes for scenes, _ in parts))
@@ -170,8 +179,13 @@ def world(
 
 def pixels(images: Tensor) -> Tensor:
     """uint8 (n, 64, 64, 3) to normalised float (n, 3, 64, 64)."""
-    mean, std = (torch.tensor(x, device=images.device) for x in (MEAN, STD))
-    return ((images.float() / 255 - mean) / std).permute(0, 3, 1, 2).contiguous()
+    return normalised((images.float() / 255).permute(0, 3, 1, 2))
+
+
+def normalised(pictures: Tensor) -> Tensor:
+    """Floats from 0 to 1 (n, 3, 64, 64) as the model reads them."""
+    mean, std = (torch.tensor(x, device=pictures.device).view(3, 1, 1) for x in (MEAN, STD))
+    return ((pictures - mean) / std).contiguous()
 
 
 def embed_text(model: CLIP, ids: Tensor) -> Tensor:
@@ -229,7 +243,9 @@ def train(model: CLIP, scenes: Sequence[Scene], images: Tensor, options: argpars
         rows = [order.pop() for _ in range(batch)]
         ids = tokenizer([caption(scenes[i], rng) for i in rows]).to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=not options.float32):
-            image = model.encode_image(pixels(images[rows].to(device)), normalize=True)
+            chosen = images[rows]
+            shown = normalised(varied_scenes.varied(chosen)) if options.varied else pixels(chosen)
+            image = model.encode_image(shown.to(device), normalize=True)
             text = embed_text(model, ids)
         logits = model.logit_scale.exp() * image.float() @ text.float().T
         loss = (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
@@ -313,6 +329,7 @@ def main() -> None:
         ("new-words-only", "train the words that --init lacks"),
         ("float32", "no bfloat16; faster on a CPU without AMX"),
         ("measure", "print both numbers, train nothing"),
+        ("varied", "vary floors, sizes and light"),
     ):
         parser.add_argument(f"--{name}", action="store_true", help=text)
     for name, default in (
@@ -328,7 +345,8 @@ def main() -> None:
         print(_measured(options.out))
         return
     forbidden = HELD_OUT if options.captions == "bound" else frozenset()
-    scenes, images = world(options.scenes, 1000 * (options.seed + 1), options.threads, forbidden)
+    seed = 1000 * (options.seed + 1)
+    scenes, images = world(options.scenes, seed, options.threads, forbidden, options.varied)
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     model = CLIP(**model_config(options.pool)).to(options.device)
