@@ -159,8 +159,11 @@ def check(line: str) -> None:
     elif program == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     elif words[:2] == ["python", "-m"]:
-        assert len(words) == 3
-        assert find_spec(words[2])
+        module = find_spec(words[2])
+        assert module and module.origin
+        source = Path(module.origin).read_text()
+        options = [word.removeprefix("--") for word in words if word.startswith("--")]
+        assert all(f'"{option}"' in source or f'"--{option}"' in source for option in options)
     elif program == "pip":
         assert words == ["pip", "install", "."]
     else:
