@@ -160,7 +160,8 @@ def check(line: str) -> None:
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     elif words[:2] == ["python", "-m"]:
         module = find_spec(words[2])
-        assert module and module.origin
+        assert module
+        assert module.origin
         source = Path(module.origin).read_text()
         options = [word.removeprefix("--") for word in words if word.startswith("--")]
         assert all(f'"{option}"' in source or f'"--{option}"' in source for option in options)

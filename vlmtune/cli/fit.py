@@ -194,7 +194,7 @@ class Announcement(pl.Callback):
         )
         # Lightning divides the gradients of an epoch's last batches by as many as those of others.
         batches, accumulated = trainer.num_training_batches, trainer.accumulate_grad_batches
-        if batches % accumulated:
+        if batches % accumulated > 0:  # NaN without an end
             print(
                 f"warning: an epoch's last step has {int(batches % accumulated)} of {accumulated} "
                 f"accumulated batches, so its gradient is smaller: choose a divisor of {batches}",

@@ -55,8 +55,8 @@ class SwapNouns(Rule):
         for a, b in _pairs(sentence, rng):
             if a.plural != b.plural or a.light or b.light:
                 continue
-            # "a man with equipment" would become "a equipment with man".
-            if not a.plural and _has_article(sentence, a) != _has_article(sentence, b):
+            # "a man with equipment" would become "an equipment with man".
+            if not a.plural and _has_determiner(sentence, a) != _has_determiner(sentence, b):
                 continue
             # "a man and a person" may name one man.
             if compatible(a.head, b.head):
@@ -200,9 +200,10 @@ class ReplaceWord(Rule):
         return new
 
 
-def _has_article(sentence: Sentence, phrase: NounPhrase) -> bool:
-    before = sentence.words[: phrase.start]
-    return bool(before) and before[-1].lower() in ("a", "an", "the")
+def _has_determiner(sentence: Sentence, phrase: NounPhrase) -> bool:
+    """Whether "a", "this", "one" or "his" stands before the phrase."""
+    before = sentence.tags[: phrase.start]
+    return before[-1:] in (("DET",), ("NUM",), ("PRON",))
 
 
 def _pairs(sentence: Sentence, rng: Random) -> list[tuple[NounPhrase, NounPhrase]]:
