@@ -160,6 +160,8 @@ def check(line: str) -> None:
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     elif words[:2] == ["python", "-m"]:
         module = find_spec(words[2])
+        if module is not None and module.origin is None:  # a package runs by its __main__
+            module = find_spec(f"{words[2]}.__main__")
         assert module
         assert module.origin
         source = Path(module.origin).read_text()
