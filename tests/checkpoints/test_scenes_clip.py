@@ -104,7 +104,9 @@ def test_the_class_token_can_be_the_embedding(script, tmp_path):
 
 
 def test_bound_captions_are_true_and_name_no_held_out_composition(script):
-    scenes, _ = script._chunk((replace(script.SPECS[1], forbidden=script.HELD_OUT), 7, 0, 40, False))
+    scenes, _ = script._chunk(
+        (replace(script.SPECS[1], forbidden=script.HELD_OUT), 7, 0, 40, False)
+    )
     rng = random.Random(0)
     pattern = rf"({'|'.join(COLORS)}) (?:metal |rubber )?({'|'.join(SHAPES)})\b"
     named = 0
