@@ -44,6 +44,11 @@ def test_against_counting_the_pairs(tmp_path, seed):
         expected = {"auroc": (beaten, sum(map(len, told))), "acc": share(told[0] + told[1])}
         expected |= {"p_c": share(told[0]), "p_f": share(told[1])}
         check(result, {f"{key}{relation}": numbers for key, numbers in expected.items()})
+    # What the report compares item by item is of all statements; either kind's mean is the area.
+    assert len(result.outcomes) == len(rows)
+    for label in (0, 1):
+        of_kind = [x for x, g in zip(result.outcomes, result.groups, strict=True) if g == label]
+        assert mean(of_kind) == pytest.approx(result.metrics["auroc"].value)
     # Of one kind alone nothing can be told apart.
     assert not any("facing" in key for key in result.metrics)
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from tests.data.test_noun_phrases import group
+from vlmtune.data.caption_draw import draw_captions
 from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.caption_units import CaptionUnits
 from vlmtune.data.collate import collate
@@ -22,6 +23,7 @@ def units(*rules, count=2) -> CaptionUnits:
         ("a red cube and a big dog", ("red cube", "big dog")),
         ("a green cube and no yellow dog", ("green cube",)),
         ("a room without a cat", ("room",)),
+        ("a dog is not left of a cat", ("dog",)),
         ("It runs.", ("It runs.",)),
     ],
 )
@@ -57,6 +59,17 @@ def test_each_epoch_draws_units_anew_and_no_foil_is_one_that_was_not_drawn():
     drawn = {made.groups(some, 0, epoch)[0].texts for epoch in range(20)}
     assert len(drawn) == 3
     assert made.groups(some, 0, 5)[0].texts == made.groups(some, 0, 5)[0].texts
+
+
+def test_no_foil_is_a_unit_or_an_object_of_a_caption_that_was_not_drawn():
+    made = units(ReplaceWord("NOUN"))
+    made.prepare(lambda: ["a man on a horse", "a dog"])
+    whole = [group("a", 1, ("a man on a horse", "a dog"), [[1, 1]])]
+    for epoch in range(20):
+        shown = draw_captions(whole, 1, 0, epoch)
+        (one,) = made.groups(shown, 0, epoch, whole)
+        foils = set(one.texts[1:])
+        assert foils.isdisjoint({"man", "horse", "dog", "man on a horse"})
 
 
 def test_rules_learn_the_words_of_the_captions():

@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from vlmtune.data.caption_draw import draw_captions
 from vlmtune.data.collate import collate
 from vlmtune.data.noun_phrases import NounPhrases
 from vlmtune.types import Group
@@ -24,6 +25,11 @@ def group(key: str, images: int, texts: tuple[str, ...], truth: list[list[int]])
         ("a red-brown horse in front of the horse", ("red-brown horse", "horse")),
         ("A dog chases a dog", ("dog",)),
         ("a Black and White cat", ("black and white cat",)),
+        ("A room with no cat, dog or bird.", ("room",)),
+        ("A man without a hat or a coat rides a horse", ("man", "horse")),
+        ("a dog that is not wearing a collar", ("dog",)),
+        ("A kitchen free of people, beside a car", ("kitchen", "car")),
+        ("no red cube behind a cone", ("cone",)),
         ("It runs.", ("It runs.",)),  # of itself
         (".", (".",)),
     ],
@@ -43,6 +49,18 @@ def test_phrases_are_texts_of_the_images_whose_captions_have_them():
     assert batch.targets.known.equal(batch.targets.same_group)
     # Within a group what is not true is unknown, though the corpus of captions is exhaustive.
     assert batch.targets.known[:2].equal(batch.targets.truth[:2])
+
+
+def test_phrases_of_captions_that_were_not_drawn_are_true():
+    whole = [
+        group("a", 1, ("a dog", "a cat"), [[1, 1]]),
+        group("b", 1, ("a cat", "a cow"), [[1, 1]]),
+    ]
+    for epoch in range(8):
+        shown = draw_captions(whole, 1, 0, epoch)
+        batch = collate(NounPhrases().groups(shown, whole=whole))
+        truth = {"dog": [True, False], "cat": [True, True], "cow": [False, True]}
+        assert batch.targets.truth.T.tolist() == [truth[text] for text in batch.texts]
 
 
 def test_truth_is_that_of_the_loops():

