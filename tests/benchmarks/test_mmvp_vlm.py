@@ -49,6 +49,11 @@ def test_images_have_numbers_statements_their_prompt_and_rows_a_partner(tmp_path
     assert bare.items.texts[0] == "a sign without words"
     assert torch.equal(bare.items.truth, made.items.truth)
     lines = Path(made.path).read_text().splitlines()
-    Path(made.path).write_text("\n".join(lines[:-1]))
-    with refused("two rows a pair"):
+    # A lost row, and two lost rows, after which all rows would have another partner.
+    for kept in (lines[:-1], [lines[0], *lines[2:5], lines[6]]):
+        Path(made.path).write_text("\n".join(kept))
+        with refused("two rows a pair"):
+            MmvpVlm(made.path, made.images).load()
+    Path(made.path).write_text("\n".join([*lines, "7,Texts,a sign, with words"]))
+    with refused("fewer or more values"):
         MmvpVlm(made.path, made.images).load()

@@ -123,12 +123,13 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
 class DualAdapter(Adapter[ImageT, TextT]):
     r"""An adapter with one embedding per image and one per text.
 
-    $s_{ij} = e^{\tau} \cos(f(v_i), g(t_j)) + b$ with $f$, $g$ from the subclass and $b = 0$ at the
-    start.
+    $s_{ij} = e^{\tau} \cos(f(v_i), g(t_j)) + b$ with $f$, $g$ from the subclass.
 
     Args:
         learn_scale: Whether $\tau$ and $b$ are trained, which a sigmoid loss needs.
         initial_scale: $e^{\tau}$ at the start, or None for the backbone's.
+        initial_bias: $b$ at the start, or None for the backbone's. A sigmoid loss needs it below 0
+            where small learning rates hardly move it.
 
     Attributes:
         gives_tokens: True if it also has `embed_patches` and `embed_words`, from `Tokens` to tokens
@@ -137,20 +138,26 @@ class DualAdapter(Adapter[ImageT, TextT]):
 
     gives_tokens: ClassVar[bool] = False
 
-    def __init__(self, learn_scale: bool = False, initial_scale: Scale | None = None) -> None:
+    def __init__(
+        self,
+        learn_scale: bool = False,
+        initial_scale: Scale | None = None,
+        initial_bias: float | None = 0.0,
+    ) -> None:
         super().__init__()
         self.learn_scale = learn_scale
         self.initial_scale = initial_scale
+        self.initial_bias = initial_bias
 
     @override
     def attach(self, backbone: Backbone) -> None:
         super().attach(backbone)
         scale = backbone.logit_scale if self.initial_scale is None else self.initial_scale
+        bias = backbone.logit_bias if self.initial_bias is None else self.initial_bias
         # The logarithm is trained, so that the scale stays positive.
         log_scale = torch.tensor(math.log(scale))
-        bias = torch.zeros(())
         self.log_scale = nn.Parameter(log_scale, self.learn_scale)
-        self.bias = nn.Parameter(bias, self.learn_scale)
+        self.bias = nn.Parameter(torch.tensor(float(bias)), self.learn_scale)
 
     @property
     def scale(self) -> Float[Tensor, ""]:

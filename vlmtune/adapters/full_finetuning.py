@@ -73,11 +73,10 @@ class FullFineTuning(DualAdapter[Features, Features]):
         initial_scale: Scale | None = None,
         initial_bias: float | None = 0.0,
     ) -> None:
-        super().__init__(learn_scale, initial_scale)
+        super().__init__(learn_scale, initial_scale, initial_bias)
         self.trains_image = image
         self.trains_text = text
         self.decay = decay
-        self.initial_bias = initial_bias
         self.gives_tokens = tokens  # type: ignore[misc]
         image_kind = "state" if tokens else "pooled"
         text_kind = "words" if tokens else "pooled"
@@ -90,10 +89,6 @@ class FullFineTuning(DualAdapter[Features, Features]):
             self.image_tower = image_tower(backbone)
             self.text_tower = text_tower(backbone)
         super().attach(backbone)
-        bias = self.initial_bias
-        if bias is None:
-            bias = backbone.logit_bias
-        nn.init.constant_(self.bias, bias)
         # Both sides are found before any weight is unfrozen, as a tower may share some.
         self.trained: dict[str, list[nn.Parameter]] = {}
         if self.trains_image:

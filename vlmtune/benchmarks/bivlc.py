@@ -9,6 +9,7 @@ a photograph of COCO, and the negative caption of the negative image, a generate
 Miranda et al. 2024.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,7 @@ from vlmtune.results.result import Result
 from vlmtune.storage.files import check_shape
 from vlmtune.types import ImageRef
 
+SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})")  # the name of one file of several
 LAYOUT = "Parquet rows of image, caption, negative_caption, negative_image, type and subtype"
 
 
@@ -96,7 +98,7 @@ class BiVLC(Paired):
     @override
     def read(self) -> list[PairedItem]:
         items = []
-        for file in sorted(Path(self.path).glob("*.parquet")):
+        for file in _files(Path(self.path)):
             for cells in read_cells(file):
                 row: _Row = check_shape(cells, ROW, file, LAYOUT, get_file(self.source))
                 images = (self._image(row["image"]), self._image(row["negative_image"]))
@@ -124,6 +126,15 @@ class BiVLC(Paired):
         for name, won in wins.items():
             result.metrics[name] = cluster_robust_mean(won.double(), self.items.ways, 1 / 2)
         return result
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files of the release, those that are missing included: each name says how many."""
+    files = sorted(folder.glob("*.parquet"))
+    if files and (parts := SHARD.fullmatch(files[0].stem)):
+        name, count = parts.groups()
+        files = [folder / f"{name}-{k:05d}-of-{count}.parquet" for k in range(int(count))]
+    return files
 
 
 def write_parquet(path: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -93,9 +93,9 @@ def read_csv(path: str | Path, columns: Sequence[str], source: str) -> list[dict
             if name not in present:
                 raise ValueError(f"no {name}")
         for position, row in enumerate(rows):
-            # A row with fewer values than columns has None in the others.
-            if None in row.values():
-                raise ValueError(f"row {position} with fewer values")
+            # A row with fewer values than columns has None in the others, one with more as a name.
+            if None in row.values() or None in row:
+                raise ValueError(f"row {position} with fewer or more values")
     return rows
 
 

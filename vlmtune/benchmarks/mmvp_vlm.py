@@ -71,8 +71,11 @@ class MmvpVlm(Paired):
         items = []
         rows = read_csv(self.path, COLUMNS, self.source)
         with reading(self.path, "two rows a pair, numbered", get_file(self.source)):
-            # Pairs are neighbours; an odd row would shift all after it, which `strict` refuses.
-            for first, second in zip(rows[::2], rows[1::2], strict=True):
+            # Rows 1 and 2 are a pair, and so on: a lost row would shift all after it.
+            by_number = {int(row["Question ID"]): row for row in rows}
+            for number in range(1, max(by_number) + 1, 2):
+                first = by_number[number]
+                second = by_number[number + 1]
                 images = (self._image(first), self._image(second))
                 texts = (self._text(first), self._text(second))
                 items.append(PairedItem(images, texts, first["Type"].strip()))

@@ -10,17 +10,24 @@ their layout: `image_path` or `filepath`, of which only the file name counts, `c
 
 from itertools import count
 from pathlib import Path, PureWindowsPath
+from typing import Literal
 
-from typing_extensions import override
+from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import get_file, read_csv, write_csv, write_image
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
-from vlmtune.storage.files import reading
+from vlmtune.storage.files import check_shape, reading
 from vlmtune.types import ImageRef
 
 SOURCE = "vlmtune download negbench"
 COLUMNS = ("caption_0", "caption_1", "correct_answer")
+
+
+class _TrueFirst(TypedDict):
+    """A row in which argmax gives a tie to the true caption."""
+
+    correct_answer: Literal["0"]
 
 
 class NegBench(MultipleChoice):
@@ -33,7 +40,7 @@ class NegBench(MultipleChoice):
     Conventions: "strict": a tie is wrong. "reference", as in the released script: a tie is right,
     since argmax takes the first caption, and every published row has its true caption first
     (`correct_answer` is 0). A model that scores all captions alike reaches 1 there, and 0 in
-    "strict".
+    "strict". A file with other rows is an error there.
 
     Args:
         images: The folder with the image files: COCO val2017, or JPEGImages of VOC 2007.
@@ -70,11 +77,15 @@ class NegBench(MultipleChoice):
     def read(self) -> list[ChoiceItem]:
         items = []
         rows = read_csv(self.path, COLUMNS, self.source)
+        if not self.strict:
+            layout = 'true captions that are the first, as "reference" needs'
+            check_shape(rows, list[_TrueFirst], self.path, layout, 'choose "strict"')
         with reading(self.path, "an image, captions and a true one", get_file(self.source)):
             for row in rows:
                 captions = _captions(row)
                 # Candidates are the true caption and then the others.
-                true = captions.pop(int(row["correct_answer"]))
+                true = row[f"caption_{int(row['correct_answer'])}"]
+                captions.remove(true)
                 group = row.get("correct_answer_template", "")
                 image = image_of(row, self.images)
                 items.append(ChoiceItem(image, (true, *captions), group))

@@ -39,7 +39,10 @@ class VLCheckList(MultipleChoice):
     - `accuracy/Attribute`, `/Object`, `/Relation`, and of their kinds, such as `/Attribute size`.
 
     Both conventions count a tie as wrong, as the released script does. Some false captions repeat
-    the true one: "strict" leaves these items out, in "reference" they are lost. The script leaves
+    the true one: "strict" leaves these items out, in "reference" they are lost.
+
+    Unlike the released script, both average over the items of a kind. The script takes the first
+    1,000 items of each file, averages the files of a corpus, and then the corpora. It also leaves
     out items whose image is missing, so its numbers depend on what one has; here that is an error,
     and `corpora` chooses.
 
@@ -78,7 +81,14 @@ class VLCheckList(MultipleChoice):
     @override
     def read(self) -> list[ChoiceItem]:
         items = []
-        for path in sorted(Path(self.path).rglob("*.json")):
+        paths: list[Path] = []
+        for aspect in ASPECTS:
+            of_aspect = sorted(Path(self.path, aspect).rglob("*.json"))
+            # Over fewer aspects the mean would be another number.
+            if not of_aspect:
+                raise file_error(Path(self.path, aspect), LAYOUT, "no file *.json", self.source)
+            paths += of_aspect
+        for path in paths:
             name = path.relative_to(self.path)
             # Images of VAW are Visual Genome's.
             corpus = next((one for one in CORPORA if one in name.as_posix()), "vg")
@@ -89,8 +99,6 @@ class VLCheckList(MultipleChoice):
             for image, texts in read_json(path, LAYOUT, get_file(self.source), shape):
                 file = ImageRef(Path(self.images, corpus, image))
                 items.append(ChoiceItem(file, (texts["POS"][0], texts["NEG"][0]), group))
-        if not items:
-            raise file_error(self.path, LAYOUT, "no file *.json", self.source)
         return items
 
     @override

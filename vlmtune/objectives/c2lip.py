@@ -33,10 +33,11 @@ class C2LIP(ShardedObjective):
 
     Choose it for compositional understanding without hard negative captions.
 
-    - Requirements: captions with noun phrases, and `NounPhrases` as `data.phrases`.
+    - Requirements: captions with noun phrases, `NounPhrases` as `data.phrases`, and an adapter that
+      trains its bias.
     - Inputs: patch tokens, `FullFineTuning(tokens=True)`, unless `pooling_weight` is 0.
-    - Recommended: SigLIP with `initial_bias: null` of the adapter, long captions, a learning rate
-      of 1e-5 and the default weights.
+    - Recommended: SigLIP with `initial_bias: null` of the adapter (CLIP: `initial_scale: 10`,
+      `initial_bias: -10`), long captions, a learning rate of 1e-5 and the default weights.
     - Relations: at weights 0 it is `Sigmoid`; `FSCClip` pools patches for each word instead.
     - Config: `--config configs/experiments/overlays/c2lip.yaml`.
 

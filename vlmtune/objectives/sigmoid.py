@@ -23,7 +23,8 @@ class Sigmoid(ShardedObjective):
     Choose it for SigLIP, whose scores are log-odds already.
 
     - Requirements: images with captions, and an adapter that trains its temperature and bias.
-    - Recommended: an adapter with `learn_scale`, and SigLIP or `initial_scale: 10`.
+    - Recommended: an adapter with `learn_scale`, and SigLIP with `initial_bias: null`, or
+      `initial_scale: 10` and `initial_bias: -10`.
     - Relations: `PairBCE` divides by pairs in place of images; `InfoNCE` needs no bias.
     - Config: `--model.objectives '[sigmoid]'`.
 
