@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.models import drawn, scorer
+from tests.refusals import refused
 from vlmtune.benchmarks.bivlc import BiVLC, write_parquet
 from vlmtune.benchmarks.files import write_image
 
@@ -104,3 +105,10 @@ def test_images_are_written_beside_the_table_once(tmp_path):
     assert [path.stat().st_mtime_ns for path in paths] == times
     elsewhere = BiVLC(made.path, images=str(tmp_path / "other"))
     assert elsewhere.items.images[0].path.parent == tmp_path / "other"
+
+
+def test_a_missing_file_of_the_release_is_an_error(tmp_path):
+    made, _ = write(tmp_path, ["swap_att"] * 4)
+    Path(made.path, "test-00001-of-00002.parquet").unlink()
+    with refused("test-00001-of-00002.parquet"):
+        made.load()

@@ -90,7 +90,7 @@ def test_against_a_loop(tmp_path, convention, seed):
         else:
             ranks.append(1 + sum(rival > own for rival in rivals))
         wins.append(ranks[-1] == 1)
-        chances.append(1 / (1 + len(others)))
+        chances.append(1 / len({true, *others}))
         groups[item.group].append(wins[-1])
     metrics = result.metrics
     assert len(wins) == (80 if convention == "strict" else 83)

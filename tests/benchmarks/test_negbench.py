@@ -64,6 +64,14 @@ def test_a_csv_without_images_or_with_a_caption_too_few_is_one_line(tmp_path):
             NegBench(write(tmp_path, 3, **change), str(tmp_path)).load()
 
 
+def test_reference_needs_true_captions_that_are_the_first(tmp_path):
+    path = write(tmp_path, 3, [0, 1, 0])
+    with refused('true captions that are the first.*got .1. at 1/correct_answer: choose "strict"'):
+        NegBench(path, str(tmp_path), convention="reference").load()
+    with refused("expected an image, captions and a true one"):
+        NegBench(write(tmp_path, 3, [0, -1, 0]), str(tmp_path)).load()
+
+
 def test_retrieval_reads_the_captions_of_a_list_literal(tmp_path):
     made = NegBenchRetrieval.fixture(tmp_path)
     first, second, third = made.read()

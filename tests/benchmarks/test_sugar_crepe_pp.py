@@ -60,7 +60,8 @@ def test_against_the_rule_of_the_published_scripts(tmp_path, convention, seed):
         write(tmp_path, rows, f"{subset}.json")
     benchmark = SugarCrepePP(str(tmp_path), str(tmp_path), convention=convention)
     numbers = {f"accuracy/{subset}": share(wins) for subset, wins in expected.items()}
-    numbers["accuracy"] = share(joined(expected.values()), 1 / 3)
+    # A false caption that repeats a true one always ties, and a tie is lost: 3 rows of 12.
+    numbers["accuracy"] = share(joined(expected.values()), 1 / 3 if strict else 1 / 4)
     numbers["text_to_text_accuracy"] = share(texts, 1 / 2 if strict else 1 / 3)
     check(benchmark.run(model), numbers | {"identical_candidates": (15,)})
 

@@ -11,9 +11,10 @@ import vlmtune
 from tests.refusals import refused
 from vlmtune.config import instantiate
 from vlmtune.language import caption_edits
+from vlmtune.language.canonical import canonical
 from vlmtune.language.rewriting import Rewriter
 from vlmtune.language.tagger import LexiconTagger, tagged_sentence
-from vlmtune.language.words import Edits, Sentence, canonical
+from vlmtune.language.words import Edits, Sentence
 
 ALL = [
     caption_edits.SwapNouns(),

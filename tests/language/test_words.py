@@ -1,6 +1,7 @@
 import pytest
 
-from vlmtune.language.words import Sentence, article, canonical, words
+from vlmtune.language.canonical import canonical
+from vlmtune.language.words import Sentence, article, words
 
 
 def sentence(caption: str, proper: bool = False) -> Sentence:

@@ -40,6 +40,10 @@ def test_matching_against_the_best_assignment(size):
             totals.append(without[linear_sum_assignment(without, maximize=True)].sum())
         want.append(bool(item.trace() > max(totals)))
     assert paired_accuracy.matching_correct(scores).tolist() == want
+    # Of sums of a number of the image and one of the caption all matchings have the same total.
+    images = torch.rand(500, size, 1, generator=generator)
+    texts = torch.rand(500, 1, size, generator=generator)
+    assert not paired_accuracy.matching_correct(images + texts).any()
     drawn = torch.rand(50_000, size, size, generator=generator)
     reached = float(paired_accuracy.matching_correct(drawn).double().mean())
     assert reached == pytest.approx(paired_accuracy.matching_chance(size), abs=0.01)

@@ -9,6 +9,7 @@ from tests.contracts.test_adapters import CONFIGS
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module, quiet_trainer
 from vlmtune.adapters import Adapter, FullFineTuning
+from vlmtune.adapters.base import inner_products
 from vlmtune.config import instantiate
 from vlmtune.data import ShardDataModule, ShardSet
 from vlmtune.objectives.info_nce import InfoNCE
@@ -41,6 +42,14 @@ def test_scores_keep_their_order_in_bf16(path):
     apart = want[:, None] - want[None, :] > 0.1 * spread
     assert apart.sum() > 20
     assert (got[:, None] > got[None, :])[apart].all()
+
+
+def test_products_are_not_rounded_to_bf16():
+    # Two models that differ by a hundredth of a score, which bf16 would round away.
+    image, text = torch.tensor([[30.0, 0.0]]), torch.tensor([[1.0, 0.0], [1.0003, 0.0]])
+    with torch.autocast("cpu", torch.bfloat16):
+        first, second = inner_products(image, text)[0].tolist()
+    assert second - first == pytest.approx(0.009, rel=0.01)
 
 
 def marked(path):

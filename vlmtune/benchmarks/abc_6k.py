@@ -53,7 +53,8 @@ class ABC6K(MultipleChoice):
 
     - "strict": the space before punctuation is closed. The file has it in exchanged captions
       ("a blue sink and door ."), mostly not in others, which tells them apart without the image.
-      Where nothing else differs the item is left out (`identical_candidates`).
+      Where nothing else differs the item is left out (`identical_candidates`). Articles stay:
+      "an red cat" is an exchanged caption, in about one item of 20.
     - "reference": both captions as the file writes them.
 
     Args:

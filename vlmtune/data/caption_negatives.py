@@ -12,7 +12,7 @@ import torch
 from pydantic import PositiveInt
 
 from vlmtune.config import Configured
-from vlmtune.language.words import canonical
+from vlmtune.language.canonical import canonical
 from vlmtune.types import Group
 
 if TYPE_CHECKING:  # a run without such negatives never loads the tagger and its word lists

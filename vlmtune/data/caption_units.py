@@ -70,7 +70,7 @@ class CaptionUnits(NounPhrases):
 
     @override
     def known_of(self, caption: str) -> tuple[str, ...]:
-        # The objects of a relation are no units, but they are there.
+        # A caption with a relation gives no objects as units, and yet states them.
         return (*self._relations(caption), *super().of_caption(caption))
 
     def _relations(self, caption: str) -> tuple[str, ...]:

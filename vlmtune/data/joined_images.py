@@ -17,8 +17,9 @@ from typing_extensions import override
 from vlmtune.data.caption_draw import draw_captions
 from vlmtune.data.group_changes import StepChanges
 from vlmtune.data.hard_negatives import with_hard_negatives
+from vlmtune.language.canonical import canonical_parts
 from vlmtune.language.tagger import LexiconTagger, Tagger, tagged_sentence
-from vlmtune.language.words import Sentence, canonical_parts
+from vlmtune.language.words import Sentence
 from vlmtune.types import Group
 
 EXCHANGED = ("NOUN", "PROPN", "PRON", "VERB", "ADJ", "ADV", "ADP", "NUM")

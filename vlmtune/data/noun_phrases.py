@@ -11,9 +11,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.data.group_changes import CaptionPhrases
+from vlmtune.language.canonical import canonical
 from vlmtune.language.phrases import noun_phrases
 from vlmtune.language.tagger import LexiconTagger, Tagger, tagged_sentence
-from vlmtune.language.words import Sentence, canonical
+from vlmtune.language.words import Sentence
 from vlmtune.types import Group
 
 DENIALS = frozenset(
@@ -28,8 +29,9 @@ class NounPhrases(CaptionPhrases):
 
     A phrase is nouns in a row with the adjectives and the numeral before them, in lower case and
     without an article. Nouns that name no object ("front", "side") are left out, and so is what a
-    caption denies ("no cat or dog"). A caption without a phrase stands for itself. Phrases are texts of
-    their own, beside the captions of a batch: only objectives that ask for phrases get them.
+    caption denies ("no cat or dog"). A caption without a phrase stands for itself. Phrases are
+    texts of their own, beside the captions of a batch: only objectives that ask for phrases get
+    them.
 
     Equal phrases of a batch are one text, true of each image that has a caption with it, drawn or
     not. Of other images its truth is unknown.

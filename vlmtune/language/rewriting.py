@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Iterator
 
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
+from vlmtune.language.canonical import canonical_parts
 from vlmtune.language.caption_edits import Rule
 from vlmtune.language.tagger import LexiconTagger, Tagger, tagged_sentence
 from vlmtune.language.vocabulary import Vocabulary
-from vlmtune.language.words import canonical_parts
 
 MOST = 50_000  # captions to learn words from; more take minutes and do not change frequencies
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 WORD = re.compile(
     r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\w+(?:[-.,:/]\w+)*|[^\w\s]", re.IGNORECASE
 )
-PART = re.compile(r"\s*(?:[,;&]|\b(?:and|or)\b)\s*")
 # Words whose first letter and first sound differ: vowel letter, consonant sound; and the reverse.
 VOWELS = tuple("aeiou")
 SPOKEN_CONSONANT = re.compile(r"uni(?!n|m|d)|use|usual|util|eu|ewe|one\b|once|ufo|uk\b")
@@ -39,30 +38,6 @@ def words(caption: str) -> list[str]:
         ['He', 'does', "n't", 'ride', ',', 'on', 'his', 'friend']
     """
     return WORD.findall(caption)
-
-
-def canonical(caption: str) -> str:
-    """The caption in lower case, with single spaces and without a full stop at the end.
-
-    Example:
-        >>> canonical(" A man  on a Horse. ")
-        'a man on a horse'
-    """
-    words = caption.lower().rstrip(" .\n\t").split()
-    return " ".join(words)
-
-
-def canonical_parts(caption: str) -> tuple[str, ...]:
-    """The sorted parts of a caption: equal for captions that differ only in their order.
-
-    Commas, semicolons, "and" and "or" separate parts.
-
-    Example:
-        >>> canonical_parts("Two dogs, one white and one black.")
-        ('one black', 'one white', 'two dogs')
-    """
-    parts = PART.split(canonical(caption))
-    return tuple(sorted(filter(None, parts)))
 
 
 def article(word: str) -> str:

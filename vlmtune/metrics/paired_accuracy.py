@@ -53,6 +53,8 @@ def matching_correct(scores: Float[Tensor, "n k k"]) -> Bool[Tensor, "n"]:
     $\sum_i s_{i,i} > \sum_i s_{i,\pi(i)}$ for each permutation $\pi$ but the identity; of 2 x 2
     items `s[0,0] + s[1,1] > s[0,1] + s[1,0]`. Random scores reach `matching_chance(k)`, of 2 x 2
     items 1/2, where the group score asks more and they reach 1/6: the two do not compare.
+    Totals that differ by less than rounding does are equal: of scores $a_i + b_j$ all matchings
+    have the same total.
     Source: Test-Time Matching (ICLR 2026, arXiv 2510.07632).
 
     Example:
@@ -62,7 +64,10 @@ def matching_correct(scores: Float[Tensor, "n k k"]) -> Bool[Tensor, "n"]:
     scores = comparable(scores)
     images = range(scores.shape[1])
     true, *others = [scores[:, images, order].sum(dim=1) for order in permutations(images)]
-    return true > torch.stack(others).amax(dim=0)
+    # Models give single precision, each score rounded by itself.
+    largest = scores.abs().amax(dim=(1, 2))
+    rounding = len(images) * torch.finfo(torch.float32).eps * largest
+    return true - rounding > torch.stack(others).amax(dim=0)
 
 
 def matching_chance(k: int) -> float:

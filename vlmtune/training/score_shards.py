@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
-from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.base import DualAdapter, inner_products
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.training.shard_layout import ShardLayout
 from vlmtune.types import PhraseScores, Pooled, PooledTokens, Scores, ScoreShard, Targets
@@ -97,13 +97,13 @@ def with_reference(
     image = normalize(image, dim=-1)
     text = normalize(text[layout.texts], dim=-1)
     all_texts = group.gather(text, layout.text_counts)
-    scaled = scale * image @ all_texts.transpose(0, 1)
+    scaled = scale * inner_products(image, all_texts)
     rows = replace(shard.rows, reference=scaled + bias)
     # On one rank rows and columns are the same matrix.
     if group.size == 1:
         return replace(shard, rows=rows, columns=rows)
     all_images = group.gather(image, layout.image_counts)
-    scaled = scale * all_images @ text.transpose(0, 1)
+    scaled = scale * inner_products(all_images, text)
     columns = replace(shard.columns, reference=scaled + bias)
     return replace(shard, rows=rows, columns=columns)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.benchmarks.items import ComparedItem, Items
+from vlmtune.metrics.multiple_choice import Ties
 from vlmtune.types import ImageRef
 
 
@@ -66,10 +67,20 @@ class ChoiceItems(Items):
         counts = torch.bincount(self.members, minlength=len(self.groups))
         return dict(zip(self.groups, counts.tolist(), strict=True))
 
-    def chance(self) -> Float[Tensor, "n"]:
-        """The probability that random scores put all true candidates first."""
-        # Of all ways to choose as many candidates as are true, one is right.
-        sizes = self.sizes.tolist()
-        true_counts = self.true_counts.tolist()
-        ways = list(map(comb, sizes, true_counts))
-        return 1 / torch.tensor(ways).double()
+    def chance(self, ties: Ties = "wrong") -> Float[Tensor, "n"]:
+        """The probability that random scores put all true candidates first.
+
+        Equal candidates have one score, so they count once. One that is true and false is a tie.
+        """
+        chances = []
+        rows = zip(self.positions.tolist(), self.true_counts.tolist(), strict=True)
+        for positions, true_count in rows:
+            different = {position for position in positions if position >= 0}
+            true = set(positions[:true_count])
+            false = positions[true_count:]
+            # Of all ways to choose as many candidates as are true, one is right.
+            chance = 1 / comb(len(different), len(true))
+            if ties == "wrong" and not true.isdisjoint(false):
+                chance = 0.0
+            chances.append(chance)
+        return torch.tensor(chances).double()

@@ -194,12 +194,11 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         values = scores.double()[positions]
         values[items.positions < 0] = -torch.inf
         chosen = _weakest_first(values, items.true_counts)
-        ties = "wrong" if self.strict else self.reference_ties
-        credit = choice_credit(chosen, ties)
+        credit = choice_credit(chosen, self._ties)
         counted = self.counted(values)
         macro = torch.where(counted, self._macro_members(items), -1)
         metrics = self._accuracies(credit, values, macro, counted)
-        metrics |= self._ranks(chosen, ties)
+        metrics |= self._ranks(chosen)
         if items.identical:
             metrics["identical_candidates"] = count(items.identical, len(credit))
         # The published script counts items without false candidates; readers say which.
@@ -232,7 +231,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
     ) -> dict[str, MetricValue]:
         items = self.items
         key, macro_key = self.keys
-        chance = items.chance()
+        chance = items.chance(self._ties)
         clusters = items.clusters
 
         def of(rows: Int[Tensor, "k"]) -> dict[str, MetricValue]:
@@ -269,13 +268,17 @@ class MultipleChoice(Benchmark[ChoiceItems]):
                 metrics[f"{metric}/{name}"] = value
         return metrics
 
-    def _ranks(self, chosen: Float[Tensor, "n m"], ties: Ties) -> dict[str, MetricValue]:
+    @property
+    def _ties(self) -> Ties:
+        return "wrong" if self.strict else self.reference_ties
+
+    def _ranks(self, chosen: Float[Tensor, "n m"]) -> dict[str, MetricValue]:
         items = self.items
         # Of two candidates the accuracy says it all; several true ones have no one rank.
         if chosen.shape[1] < 3 or (items.true_counts > 1).any():
             return {}
         sizes = items.sizes
-        ranks = choice_ranks(chosen, ties)
+        ranks = choice_ranks(chosen, self._ties)
         # Random ranks of m candidates are 1 to m, with the mean (m + 1) / 2.
         expected = float((sizes.double() + 1).mean()) / 2
         median = ranks.quantile(0.5).floor()
