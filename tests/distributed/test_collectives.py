@@ -44,7 +44,10 @@ from vlmtune.types import Group
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
 
 PLUGINS = Path(__file__).parents[2] / "configs/plugins"
-SLOW = pytest.mark.slow
+KINDS = [
+    "pairs",
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("objectives", "adapters")),
+]
 FUSED = ("matching", "fusion_tuning")
 
 
@@ -232,7 +235,7 @@ def assert_same(by_rank):
         assert calls[0]
 
 
-@pytest.mark.parametrize("kind", ["objectives", "pairs", pytest.param("adapters", marks=SLOW)])
+@pytest.mark.parametrize("kind", KINDS)
 def test_plugins(kind, teacher, tmp_path):
     by_rank = run_ranks(3, tmp_path / "ranks", plugins, kind, teacher)
     assert_same(by_rank)

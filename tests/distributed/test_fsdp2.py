@@ -207,6 +207,7 @@ def close(one, other, rtol=0.0, atol=0.0):
     torch.testing.assert_close(one, other, rtol=rtol, atol=atol)
 
 
+@pytest.mark.slow
 def test_a_sharded_checkpoint_resumes_on_other_numbers_of_ranks(
     model_folder, shards, tmp_path, monkeypatch
 ):

@@ -173,7 +173,7 @@ def trained(rank, adapter, model, corpus, folder, pairs=None, stems="*", **optio
     return [type(x).__name__ for x in objectives], notes.losses, notes.gradients, weights
 
 
-FAST = {("linear_probe", "open_clip"), ("mm_adapter", "open_clip"), ("full_finetuning", "flava")}
+FAST = {("linear_probe", "open_clip"), ("mm_adapter", "open_clip")}
 
 
 def marked(case):

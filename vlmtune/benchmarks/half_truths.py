@@ -65,6 +65,9 @@ class HalfTruths(MultipleChoice):
     - relation: "person" against "person standing next to horse", a foil of "person riding horse"
       with the same subject; where the foil has another one, "person and horse riding person".
 
+    Records with one entity have no comparison of entities, and foils of words that are not among
+    the entities are not used.
+
     Args:
         path: The file of comparisons, or the file or folder of units.
         images: The folder that `image` and `image_path` start from; an `image_path` that is not
@@ -117,7 +120,7 @@ class HalfTruths(MultipleChoice):
 
 
 def _entities(record: _Units) -> Iterator[tuple[str, tuple[str, str]]]:
-    entities = record["entities"]
+    entities = list(dict.fromkeys(record["entities"]))
     # A sole entity has nothing that it could be added to.
     if len(entities) < 2:
         return
@@ -130,8 +133,11 @@ def _entities(record: _Units) -> Iterator[tuple[str, tuple[str, str]]]:
 def _relations(record: _Units) -> Iterator[tuple[str, tuple[str, str]]]:
     for relation in record["relations"]:
         short = relation["subject"]
+        true = f"{short} {relation['relation_type']} {relation['object']}"
         for foil in relation["negatives"]:
             words = f"{foil['subject']} {foil['relation_type']} {foil['object']}"
+            if words == true:
+                continue
             if foil["subject"] != short:
                 words = f"{short} and {words}"  # else it would name another subject
             yield "relation", (short, words)
