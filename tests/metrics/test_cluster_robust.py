@@ -99,6 +99,18 @@ def test_one_set_of_captions_says_what_one_item_does():
     assert metric.high - metric.low > 0.85
 
 
+@pytest.mark.parametrize("sizes", [[1000] + [1] * 9, [1, 2, 4, 8, 16] * 10, [20] * 30])
+def test_macro_covers_the_true_mean_of_small_groups_and_single_items(sizes):
+    groups = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    generator = torch.Generator().manual_seed(0)
+    covered = 0
+    for _ in range(200):
+        values = (torch.rand(len(groups), generator=generator) < 0.5).double()
+        metric = macro_mean(values, groups, torch.arange(len(groups)))
+        covered += metric.low <= 0.5 <= metric.high
+    assert covered >= 184
+
+
 def test_macro_against_a_loop():
     rng = random.Random(2)
     groups = [rng.randint(0, 5) for _ in range(200)]
@@ -115,7 +127,8 @@ def test_macro_against_a_loop():
     totals, shares = dict.fromkeys(clusters, 0.0), dict.fromkeys(clusters, 0.0)
     for group, value, cluster in zip(groups, values, clusters, strict=True):
         size = len(by_group[group])
-        totals[cluster] += (value - means[group]) / (6 * size)
+        deviation = (value - means[group]) * (size / (size - 1)) ** 0.5
+        totals[cluster] += deviation / (6 * size)
         shares[cluster] += 1 / (6 * size)
     variance = sum(total**2 / (1 - shares[cluster]) for cluster, total in totals.items())
     design = 199 * variance / (mean * (1 - mean))

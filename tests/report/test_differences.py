@@ -145,5 +145,6 @@ def test_runs_of_a_measurement_are_drawn_in_pairs(against):
     assert {x.direction for x in (*against(before, after), alone)} == {"more sensitive"}
     (fewer,) = against(after, before)
     assert fewer.direction == "less sensitive"
+    # Unequal numbers of runs have no pairs, so their means are compared.
     (uneven,) = against(before, replace(after, runs=new[:1]))
-    assert uneven.paired.test == "seeds and items"
+    assert uneven.paired.test == "t"

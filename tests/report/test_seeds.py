@@ -55,8 +55,12 @@ def test_seeds_must_differ_and_other_items_have_no_mean_outcome(seed):
     with refused("different seeds"):
         over_seeds("mm", [seed(0, (1.0,)), seed(0, (1.0,))])
     run = over_seeds("mm", [seed(0, (1.0, 0.0)), seed(1, (1.0, 0.0), digest="e")])
-    assert run.results[0].outcomes == ()
-    assert run.metric("cola", "accuracy").value == 0.5
+    assert run.not_run == (("cola", "2 of 2 seeds have it, in 2 versions"),)
+    unable = [replace(seed(i, (1.0, 0.0)), not_run=(("aro", "no images"),)) for i in range(3)]
+    assert over_seeds("mm", unable).not_run == (("aro", "no images"),)
+    # The mean of equal numbers is the number: three times 0.998 over three is not, in floats.
+    same = [seed(i, (1.0,) * 499 + (0.0,)) for i in range(3)]
+    assert over_seeds("mm", same).metric("cola", "accuracy").value == 0.998
 
 
 def test_the_test_counts_seeds(seed):

@@ -96,7 +96,11 @@ def macro_mean(
     mean = float((weights * means).sum() / total)
     # An item has the weight of its group, divided by the items of the group.
     item_weights = (weights / total / sizes)[member]
-    deviations = item_weights * (values - means[member])
+    # m items deviate less from their own mean than from the true one, by the root of (m - 1) / m.
+    # A single item does not deviate from its own mean at all, so the mean over groups stands in.
+    items = sizes[member].double()
+    corrected = (values - means[member]) * (items / (items - 1)).sqrt()
+    deviations = item_weights * torch.where(items > 1, corrected, values - mean)
     variance = cluster_variance(deviations, item_weights, clusters[counted])
     low, high = proportion_interval(mean, variance, len(values))
     return MetricValue(mean, len(sizes), chance, low, high, clusters=variance.clusters)

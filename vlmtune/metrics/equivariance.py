@@ -13,11 +13,11 @@ Source: Bordes et al. 2023, PUG, section 3.2, equations 1 and 2, and appendix C.
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vlmtune.metrics.cluster_variance import finite, mean_variance
+from vlmtune.metrics.cluster_variance import Clusters, finite, mean_variance
 from vlmtune.results.metric_value import MetricValue
 
 Differences = Float[Tensor, "n d"]
@@ -73,9 +73,7 @@ def agreement(one: Differences, other: Differences) -> Float[Tensor, "n"]:
     return (one * other).sum(dim=1)
 
 
-def mean_cosine(
-    values: Float[Tensor, "n"], clusters: Int[Tensor, "n"], degree: int = 1
-) -> MetricValue:
+def mean_cosine(values: Float[Tensor, "n"], clusters: Clusters, degree: int = 1) -> MetricValue:
     r"""The mean of the cosines of n samples, with a 95 % interval over clusters of them.
 
     The interval is Student's, with the variance of the totals of clusters. A mean over pairs varies

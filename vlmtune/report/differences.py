@@ -131,16 +131,16 @@ def _compare(
 def _tested(result: Result, base: Result, run: RunReport, first: RunReport) -> PairedDifference:
     """The test of two results on the same items."""
     # Rows are seeds or runs, columns are the same items on both sides.
-    new = _outcomes(run, result.benchmark)
-    old = _outcomes(first, result.benchmark)
+    # Runs of one measurement are drawn in pairs; seeds of two trainings have nothing in common.
+    repeated_in_pairs = bool(result.runs) and len(result.runs) == len(base.runs)
+    new = _outcomes(run, result.benchmark, repeated_in_pairs)
+    old = _outcomes(first, result.benchmark, repeated_in_pairs)
     # A report of an earlier version knows no sets of captions.
     ways = max(result.cluster_ways, base.cluster_ways, key=len)
     clusters = torch.tensor(ways).T if ways else None
     is_fraction = result.metrics[result.primary].unit == "fraction"
     bound = 1.0 if is_fraction else math.inf
     options = {"groups": item_groups(result), "degree": result.degree, "bound": bound}
-    # Runs of one measurement are drawn in pairs; seeds of two trainings have nothing in common.
-    repeated_in_pairs = result.runs and len(result.runs) == len(base.runs)
     if repeated_in_pairs:
         return seeded_difference(new, old, clusters, paired=True, **options)
     if len(new) == len(old) == 1:
@@ -186,15 +186,15 @@ def _varies(run: RunReport) -> bool:
     return bool(run.provenance.trainable_parameters) or not run.provenance.known
 
 
-def _outcomes(run: RunReport, benchmark: str) -> Float[Tensor, "S n"]:
-    """The outcomes of each seed of a run; of one seed, those of each run of its measurement."""
+def _outcomes(run: RunReport, benchmark: str, repeated: bool) -> Float[Tensor, "S n"]:
+    """The outcomes of each seed of a run; if `repeated`, those of each run of its measurement."""
     results = []
     for seed in seeds_of(run):
         for result in seed.results:
             if result.benchmark == benchmark:
                 results.append(result)
     rows = [result.outcomes for result in results]
-    if len(results) == 1 and results[0].runs:
+    if repeated and len(results) == 1:
         rows = list(results[0].runs)
     return torch.tensor(rows, dtype=torch.float64)
 

@@ -12,7 +12,7 @@ import torch
 
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, connected_components, macro_mean
-from vlmtune.metrics.intervals import bootstrap_mean
+from vlmtune.metrics.equivariance import mean_cosine
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.report.differences import item_groups
 from vlmtune.report.items_file import STEM, Items, part_names
@@ -149,7 +149,7 @@ def _mean(
     values = torch.tensor(outcomes, dtype=torch.float64)
     clusters = torch.tensor(ways).T
     if unit == "cosine":
-        return bootstrap_mean(values, unit="cosine")
+        return mean_cosine(values, clusters)
     if groups is None:
         return cluster_robust_mean(values, clusters)
     return macro_mean(values, groups.members, clusters, weights=groups.present_weights())

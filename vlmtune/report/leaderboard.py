@@ -17,7 +17,7 @@ import yaml
 
 from vlmtune.report import table
 from vlmtune.report.caveats import TEXT_ONLY, Caveat, caveats
-from vlmtune.report.differences import BY_CHANCE, TEST, Comparison, compare_with_first
+from vlmtune.report.differences import BY_CHANCE, Comparison, compare_with_first, note_on_tests
 from vlmtune.report.formats import no_formula
 from vlmtune.report.html import render
 from vlmtune.report.markdown import line
@@ -125,7 +125,7 @@ class Board:
                     warnings.append(Caveat(run.name, text))
         for row in self.rows["strict"]:
             n = row.first.n
-            if n < FEW_ITEMS:
+            if n < FEW_ITEMS and not self._counts_groups(row):
                 warnings.append(
                     Caveat(row.title, f"{n} items: one of them is {100 / n:.1f} points")
                 )
@@ -135,6 +135,11 @@ class Board:
                     text = f"its {name} is {options[name]!r}: with another the number is another"
                     warnings.append(Caveat(row.title, text))
         return warnings
+
+    def _counts_groups(self, row: Row) -> bool:
+        """Whether n of a row are groups, of which each may have many items."""
+        results = [run.result(*row.definition) for run in self.strict]
+        return any(result.groups for result in results if result is not None)
 
     def _spec(self, row: Row) -> Mapping[str, Any]:
         """The class path and the options of a row's benchmark."""
@@ -211,7 +216,8 @@ class Board:
             plot=plot,
             matrix=_matrix(pairs, len(self.runs)),
             pairs=pairs,
-            note=f"{TEST} Tests: {tested}; by chance about {BY_CHANCE} finds a difference.",
+            note=f"{note_on_tests(self.runs)} Tests: {tested}; by chance about {BY_CHANCE} finds a "
+            "difference.",
             warnings=warnings,
             flagged=[warning.benchmark for warning in warnings if warning.text_only],
             text_only=TEXT_ONLY,

@@ -4,6 +4,7 @@ In: runs of one name. Out: a run whose numbers are means, which holds the runs o
 Never: a test; `differences` has it.
 """
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,8 @@ class SeededRun(RunReport):
     """A recipe: the runs of its seeds, and their mean under the fields of a run.
 
     Metrics are means; `low` and `high` are the lowest and the highest seed. Outcomes, series and
-    curves are means, too. A benchmark that a seed lacks, or has under another version, is not run.
+    curves are means, too. A benchmark that a seed lacks, or has under another version or of other
+    items, is not run.
 
     Attributes:
         runs: The run of each seed.
@@ -56,15 +58,22 @@ def over_seeds(name: str, runs: Sequence[RunReport]) -> SeededRun:
         for result in run.results:
             by_benchmark.setdefault(result.benchmark, []).append(result)
     results = []
-    missing = []
+    missing: dict[str, str] = {}
     for benchmark, several in by_benchmark.items():
-        # Numbers over more items, or of another definition, have no mean.
-        versions = {(r.definition, r.primary, r.metrics[r.primary].n) for r in several}
+        # Numbers over other items, or of another definition, have no mean.
+        versions = set()
+        for result in several:
+            n = result.metrics[result.primary].n
+            versions.add((result.definition, result.primary, n, result.items_digest))
         if len(several) == len(runs) and len(versions) == 1:
             results.append(_mean_result(several))
         else:
             reason = f"{len(several)} of {len(runs)} seeds have it, in {len(versions)} versions"
-            missing.append((benchmark, reason))
+            missing[benchmark] = reason
+    for run in runs:
+        for benchmark, reason in run.not_run:
+            if benchmark not in by_benchmark:
+                missing.setdefault(benchmark, reason)
     first = runs[0].provenance
     seconds = sum(run.provenance.seconds for run in runs)
     return SeededRun(
@@ -72,7 +81,7 @@ def over_seeds(name: str, runs: Sequence[RunReport]) -> SeededRun:
         provenance=replace(first, seed=None, seconds=seconds),
         results=tuple(results),
         curves=_mean_curves(runs),
-        not_run=tuple(missing),
+        not_run=tuple(missing.items()),
         runs=tuple(runs),
     )
 
@@ -111,7 +120,8 @@ def _mean_metric(metrics: Sequence[MetricValue | None]) -> MetricValue | None:
     if first is None or len(sizes) > 1:
         return None
     # The range in place of an interval: of few seeds a deviation says little.
-    mean = sum(values) / len(values)
+    # Exact: the mean of equal values is that value.
+    mean = statistics.mean(values)
     return replace(first, value=mean, low=min(values), high=max(values))
 
 

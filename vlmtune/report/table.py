@@ -361,12 +361,12 @@ def count(n: int) -> str:
     """Formats a number of parameters.
 
     Example:
-        >>> count(0), count(512), count(7_752_704), count(1_260_000_000)
-        ('0', '512', '7.75 M', '1.26 B')
+        >>> count(0), count(512), count(999_700), count(7_752_704), count(1_260_000_000)
+        ('0', '512', '1 M', '7.75 M', '1.26 B')
     """
-    if n >= 10**9:
+    if n >= 0.9995 * 10**9:  # what would be rounded to "1e+03 M"
         return f"{n / 10**9:.3g} B"
-    if n >= 10**6:
+    if n >= 0.9995 * 10**6:
         return f"{n / 10**6:.3g} M"
     if n >= 10**4:  # smaller numbers are written out
         return f"{n / 1000:.3g} k"
