@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from data_builders.worlds.scenes.scene import Vector, dot
+from vlmtune.language.words import article
 
 Attribute = Literal["size", "texture", "color", "material"]
 # The order of English adjectives.
@@ -25,11 +26,11 @@ def with_article(noun: object) -> str:
     """Returns a noun phrase, a string or a `statements.Noun`, with its article.
 
     Example:
-        >>> with_article("torus"), with_article("orange cube")
-        ('a torus', 'an orange cube')
+        >>> with_article("torus"), with_article("orange cube"), with_article("used car")
+        ('a torus', 'an orange cube', 'a used car')
     """
     words = str(noun)
-    return f"{'an' if words[:1] in 'aeiou' else 'a'} {words}"
+    return f"{article(words)} {words}"
 
 
 def both(first: object, second: object) -> str:

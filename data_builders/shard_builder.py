@@ -3,6 +3,7 @@
 In: annotated images. Out: a folder of shards. Never: a changed image.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -265,7 +266,7 @@ def image_group(image: str, texts: Mapping[str, bool], true: Iterable[str] = (),
     """
     listed = tuple(texts)
     return Group(
-        key=re.sub(r"[^A-Za-z0-9_\-]", "_", key or image),
+        key=_tar_key(key or image),
         image_ids=(image,),
         text_ids=listed,
         texts=listed,
@@ -273,6 +274,27 @@ def image_group(image: str, texts: Mapping[str, bool], true: Iterable[str] = (),
         true_ids=(frozenset(true) | {text for text in listed if texts[text]},),
         exhaustive=exhaustive,
     )
+
+
+def record_keys(images: Iterable[str]) -> dict[str, str]:
+    """The key of each image: its name without the suffix, with a digest where others have it too.
+
+    Example:
+        >>> record_keys(["a/1.jpg", "a/1.png", "b/1.png"])
+        {'a/1.jpg': 'a_1-35f4aeeb', 'a/1.png': 'a_1-8630ea93', 'b/1.png': 'b_1'}
+    """
+    keys = {image: _tar_key(str(Path(image).with_suffix(""))) for image in images}
+    uses = Counter(keys.values())
+    for image, key in keys.items():
+        if uses[key] > 1:
+            digest = hashlib.sha256(image.encode()).hexdigest()
+            keys[image] = f"{key}-{digest[:8]}"
+    return keys
+
+
+def _tar_key(name: str) -> str:
+    """A name as a key of WebDataset: letters, digits, - and _ alone."""
+    return re.sub(r"[^A-Za-z0-9_\-]", "_", name)
 
 
 def images_group(key: str, images: Iterable[str], texts: tuple[str, ...],

@@ -46,7 +46,8 @@ class AnnotatedObject:
 class AnnotatedImage:
     """An image, by an id unique in the corpus, its file, its objects and their relations.
 
-    `clear` are the relations that queries state, None for all of them.
+    `clear` are the relations that queries state, None for all of them. `bare` are the names of
+    objects without annotated attributes: they may have any.
     """
 
     id: str
@@ -54,6 +55,7 @@ class AnnotatedImage:
     objects: tuple[AnnotatedObject, ...]
     relations: tuple[Relation, ...] = ()
     clear: tuple[Relation, ...] | None = None
+    bare: tuple[str, ...] = ()
 
 
 class SceneReader(Configured, ABC):
@@ -198,7 +200,7 @@ def _clear_relations(scene: dict[str, Any]) -> tuple[Relation, ...]:
 
 
 class GraphReader(SceneReader):
-    """Graphs of objects with a name and unordered attributes; drops objects without attributes.
+    """Graphs of objects with a name and unordered attributes; none is stated without attributes.
 
     Queries state the alphabetically first attributes, lower-cased: one spelling per composition.
 
@@ -222,10 +224,13 @@ class GraphReader(SceneReader):
     ) -> AnnotatedImage:  # fmt: skip
         """The image, from its objects by key and from (key, phrase, key) of their relations."""
         kept: list[AnnotatedObject] = []
+        bare: list[str] = []
         index: dict[Any, int] = {}
         for key, described in objects.items():
             obj = self._object(*described)
-            if obj is not None:
+            if obj is None:
+                bare.append(_normal(described[0]))
+            else:
                 index[key] = len(kept)
                 kept.append(obj)
         known: list[Relation] = []
@@ -233,7 +238,7 @@ class GraphReader(SceneReader):
             # Relations of objects without attributes go with their objects.
             if i in index and j in index and i != j and phrase.strip():
                 known.append((index[i], _normal(phrase), index[j]))
-        return AnnotatedImage(number, file, tuple(kept), tuple(known))
+        return AnnotatedImage(number, file, tuple(kept), tuple(known), bare=tuple(bare))
 
     def _object(
         self, name: str, attributes: Iterable[str], center: Center

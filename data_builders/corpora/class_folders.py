@@ -6,7 +6,8 @@ other's negatives, or an image of a split that is measured.
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +16,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from typing_extensions import override
 
 from data_builders.measured_images import ContentReader, MeasuredImages, measured_checksums
-from data_builders.shard_builder import Fraction, Record, ShardBuilder, image_group
+from data_builders.shard_builder import Fraction, Record, ShardBuilder, image_group, record_keys
 from data_builders.shard_files import listed_image, summed
 from vlmtune.data.images import SUFFIXES
 from vlmtune.errors import UserError
@@ -77,7 +78,8 @@ class ClassFoldersBuilder(ShardBuilder):
         names = self._names()
         measured = MeasuredImages(self.measured)
         contents = ContentReader(measured, self.exists)
-        known: set[bytes] = set()
+        sampled: list[tuple[str, Path, str, bytes]] = []
+        labels_of: dict[bytes, set[str]] = defaultdict(set)  # an image may lie in several folders
         for label, files in self._files.items():
             rng = random.Random(f"{self.seed}:{label}")
             count = max(1, round(self.fraction * len(files)))
@@ -87,21 +89,34 @@ class ClassFoldersBuilder(ShardBuilder):
                 digest = contents.digest(file, image)
                 if digest is None:
                     continue
-                if digest in known or measured.has(image, digest):
-                    reason = "repeated image" if digest in known else "measured"
-                    self.counts[f"skipped: {reason}"] += 1
+                if measured.has(image, digest):
+                    self.counts["skipped: measured"] += 1
                     continue
-                known.add(digest)
-                texts = self._texts(label, names, random.Random(f"{self.seed}:{image}"))
-                self.counts["captions"] += sum(texts.values())
-                self.counts["hard negatives"] += len(texts) - sum(texts.values())
-                yield image_group(image, texts, key=str(Path(image).with_suffix(""))), [file]
+                labels_of[digest].add(label)
+                sampled.append((label, file, image, digest))
+        keys = record_keys(image for _, _, image, _ in sampled)
+        known: set[bytes] = set()
+        for label, file, image, digest in sampled:
+            if digest in known:
+                self.counts["skipped: repeated image"] += 1
+                continue
+            known.add(digest)
+            rng = random.Random(f"{self.seed}:{image}")
+            texts = self._texts(label, labels_of[digest], names, rng)
+            self.counts["captions"] += sum(texts.values())
+            self.counts["hard negatives"] += len(texts) - sum(texts.values())
+            yield image_group(image, texts, key=keys[image]), [file]
         contents.report(self.counts)
 
-    def _texts(self, label: str, names: Mapping[str, str], rng: random.Random) -> dict[str, bool]:
-        """The captions of a class, and one of each of some other classes, which are false."""
+    def _texts(
+        self, label: str, labels: Collection[str], names: Mapping[str, str], rng: random.Random
+    ) -> dict[str, bool]:
+        """The captions of a class, and one of each of some other classes, which are false.
+
+        `labels` are all classes of the image.
+        """
         texts: dict[str, bool] = {}
-        others = [name for folder, name in names.items() if folder != label]
+        others = [name for folder, name in names.items() if folder not in labels]
         for name in rng.sample(others, min(self.negatives, len(others))):
             texts[rng.choice(self.templates).replace("{}", name)] = False
         for template in self.templates:

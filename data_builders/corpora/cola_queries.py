@@ -12,6 +12,7 @@ from typing import TypeVar
 from data_builders.corpora.annotations import AnnotatedImage, AnnotatedObject, SceneReader
 from data_builders.corpora.queries import Pair, Query, Side, Words, denied, holds, sides, statements
 from data_builders.corpora.relations import Relations
+from data_builders.corpora.vague import Vague
 
 _ATTEMPTS = 20  # for a half-wrong query
 T = TypeVar("T")
@@ -35,6 +36,8 @@ class ImageQueries:
         self.relations = Relations(image.relations, reader.exhaustive)
         self.clear = self.relations.annotated if image.clear is None else image.clear
         self.present = {word for obj in self.objects for word in (obj.name, *obj.attributes)}
+        self.present.update(image.bare)
+        self.vague = None if reader.exhaustive else Vague(image.objects, image.bare)
 
     def _allowed(self, query: Query) -> bool:
         if not self.reader.sensible(query.attributes):
@@ -47,7 +50,9 @@ class ImageQueries:
         return self._allowed(pair.first) and self._allowed(pair.second)
 
     def _false(self, query: Query) -> bool:
-        return self._allowed(query) and not holds(query, self.objects)
+        if not self._allowed(query) or holds(query, self.objects):
+            return False
+        return self.vague is None or not self.vague.may_mean(query)
 
     def _spelled(self, query: Query) -> Query:
         return Query(self.reader.spelled(query.attributes), query.name)  # replace() is slow
@@ -161,7 +166,21 @@ class ImageQueries:
 
     def denied(self, pair: Pair) -> bool:
         """Tells whether a pair is allowed, and false by the annotations."""
-        return self.allowed(pair) and denied(pair, self.objects, self.relations)
+        if not self.allowed(pair) or self._may_hold(pair):
+            return False
+        return denied(pair, self.objects, self.relations)
+
+    def _may_hold(self, pair: Pair) -> bool:
+        """Tells whether a pair may mean an object of which the annotations do not say it."""
+        if self.vague is None:
+            return False
+        first = self.vague.may_mean(pair.first)
+        second = self.vague.may_mean(pair.second)
+        if first and second:
+            return True
+        return (first and holds(pair.second, self.objects)) or (
+            second and holds(pair.first, self.objects)
+        )
 
     def reversal(self, pair: Pair) -> Pair | None:
         """Returns the pair with its objects exchanged, if that is false: "o_2 relation o_1"."""

@@ -19,6 +19,7 @@ from data_builders.corpora.annotations import AnnotatedObject, SceneReader
 from data_builders.corpora.cola_images import AnnotatedBuilder
 from data_builders.corpora.cola_queries import Excluded
 from data_builders.corpora.queries import Query, holds
+from data_builders.corpora.vague import Vague
 from data_builders.phrases import with_article
 from data_builders.shard_builder import Fraction, Record, ShardBuilder, image_group
 from vlmtune.errors import UserError
@@ -66,12 +67,15 @@ class DescriptionsBuilder(AnnotatedBuilder, ShardBuilder):
                 self.counts["skipped: no object"] += 1
                 continue
             rng = random.Random(f"{self.seed}:{image.id}")
+            vague = None
+            if not self.annotations.exhaustive:
+                vague = Vague(image.objects, image.bare)
             texts: dict[str, bool] = {}
             for _ in range(self.captions):
                 named = self._named(image.objects, rng)
                 nouns = [self._noun(obj, excluded, rng) for obj in named]
                 texts[described(nouns)] = True
-                if self.twins and (twin := exchanged(nouns, image.objects)):
+                if self.twins and (twin := exchanged(nouns, image.objects, vague)):
                     texts.setdefault(described(twin), False)
             self.counts["descriptions"] += sum(texts.values())
             self.counts["hard negatives"] += len(texts) - sum(texts.values())
@@ -111,15 +115,22 @@ def described(nouns: Sequence[Query]) -> str:
     return f"{', '.join(rest)} and {last}" if rest else last
 
 
-def exchanged(nouns: Sequence[Query], objects: Sequence[AnnotatedObject]) -> list[Query] | None:
+def exchanged(
+    nouns: Sequence[Query], objects: Sequence[AnnotatedObject], vague: Vague | None = None
+) -> list[Query] | None:
     """Returns the nouns with the attributes of two exchanged, so that one noun is false.
 
-    The first two nouns for which this is so; None if there are none.
+    The first two nouns for which this is so; None if there are none. What `vague` may mean is not
+    false.
     """
+
+    def may_hold(noun: Query) -> bool:
+        return holds(noun, objects) or (vague is not None and vague.may_mean(noun))
+
     for i, first in enumerate(nouns):
         for j, second in enumerate(nouns[:i]):
             pair = Query(second.attributes, first.name), Query(first.attributes, second.name)
-            if not all(holds(noun, objects) for noun in pair):
+            if not all(map(may_hold, pair)):
                 twin = list(nouns)
                 twin[i], twin[j] = pair
                 return twin

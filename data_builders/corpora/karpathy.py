@@ -17,7 +17,7 @@ from data_builders.measured_images import (
     measured_checksums,
     measured_files,
 )
-from data_builders.shard_builder import Record, ShardBuilder, image_group
+from data_builders.shard_builder import Record, ShardBuilder, image_group, record_keys
 from vlmtune.errors import UserError
 from vlmtune.storage.files import check_shape
 
@@ -98,6 +98,7 @@ class KarpathyBuilder(ShardBuilder):
         rows = parse_json(self.path, self.layout, self.parse)
         measured = MeasuredImages(self.measured, self.corpus, every_name=True)
         contents = ContentReader(measured, self.exists)
+        keys = record_keys(file for _, file, _ in rows)
         splits = sorted({split for split, _, _ in rows if split is not None})
         if splits and not (self.splits and set(self.splits) <= set(splits)):
             raise UserError(
@@ -119,8 +120,7 @@ class KarpathyBuilder(ShardBuilder):
                 self.counts["skipped: no caption"] += 1
                 continue
             self.counts["captions"] += len(captions)
-            key = str(Path(file).with_suffix(""))
-            yield image_group(file, dict.fromkeys(captions, True), key=key), [path]
+            yield image_group(file, dict.fromkeys(captions, True), key=keys[file]), [path]
         contents.report(self.counts)
 
 

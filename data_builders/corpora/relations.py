@@ -12,14 +12,14 @@ CONVERSES = {"to the left of": "to the right of", "above": "below", "in front of
              "larger than": "smaller than", "taller than": "shorter than"}  # fmt: skip
 CONVERSES |= {value: key for key, value in CONVERSES.items()}
 
-# A phrase with one of these words may hold in both directions: "next to", "playing with".
+# A phrase with a word that begins so may hold in both directions: "next to", "playing with".
 _MUTUAL = """
-across adjacent against alongside and around attached between beside by close connected facing
-following hugging intersecting joining kissing like looking matching meeting mixed near nearby next
-playing same similar sniffing speaking staring surrounding talking touching toward towards
-watching with
+across adjacent adjoin against along alongside and apart around attach between beside by chas close
+connect cross facing faces far fight follow hug intersect join kiss like link look marr match meet
+mix near next opposite other overlap parallel play race racing resembl same side similar smil sniff
+speak star surround talk touch toward watch with
 """
-MUTUAL = frozenset(_MUTUAL.split())
+MUTUAL = tuple(_MUTUAL.split())
 
 
 def mutual(phrase: str) -> bool:
@@ -29,7 +29,7 @@ def mutual(phrase: str) -> bool:
         >>> mutual("standing next to"), mutual("to the left of"), mutual("wearing")
         (True, False, False)
     """
-    return not MUTUAL.isdisjoint(phrase.split())
+    return any(word.startswith(MUTUAL) for word in phrase.split())
 
 
 class Relations:

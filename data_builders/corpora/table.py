@@ -22,6 +22,7 @@ from vlmtune.data.distinct_images import HELD_OUT, TRAIN, DistinctImages, traini
 from vlmtune.data.table_rows import Table, TableRow
 from vlmtune.data.tables import source_files
 from vlmtune.errors import UserError
+from vlmtune.language.canonical import canonical
 
 
 class TableBuilder(ShardBuilder):
@@ -213,7 +214,8 @@ class TableBuilder(ShardBuilder):
     ) -> Record:
         """All captions of an image. A negative that is true of it in another row is left out."""
         image = images.images[digest]
-        false = [text for text in image.negatives if text not in image.true]
+        true = set(map(canonical, image.true))
+        false = [text for text in image.negatives if canonical(text) not in true]
         left_out = len(image.negatives) - len(false)
         self.counts["captions"] += len(image.captions)
         self.counts["hard negatives"] += len(false)

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from tests.refusals import refused
-from vlmtune.metrics.equivariance import agreement, alignment, mean_cosine, paired_alignment
+from vlmtune.metrics.cluster_robust import mean_cosine
+from vlmtune.metrics.equivariance import agreement, alignment, paired_alignment
 
 
 def cosine(a, b):

@@ -26,7 +26,8 @@ from vlmtune.benchmarks.items import Items, numbered
 from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, embed
 from vlmtune.benchmarks.pug_files import spoken
 from vlmtune.errors import UserError
-from vlmtune.metrics.equivariance import agreement, alignment, mean_cosine, paired_alignment
+from vlmtune.metrics.cluster_robust import mean_cosine
+from vlmtune.metrics.equivariance import agreement, alignment, paired_alignment
 from vlmtune.results.metric_value import MetricValue, count
 from vlmtune.results.result import Result
 from vlmtune.storage.files import reading

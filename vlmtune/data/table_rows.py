@@ -16,6 +16,7 @@ from vlmtune.data.table_cells import refuse_cell, texts_of_cell
 from vlmtune.data.table_columns import GUESSES, checked_columns, guessed_columns, misspelt
 from vlmtune.data.tables import Cells, column_names, numbered_rows
 from vlmtune.errors import UserError
+from vlmtune.language.canonical import canonical
 
 _LONGEST = 255  # bytes of a file's name
 _URLS = ("url", "image_url", "img_url")
@@ -156,8 +157,9 @@ class Table:
         captions = self._columns_of_texts(cells, "caption", where)
         negatives = self._columns_of_texts(cells, "negative", where)
         # Trained as false, a true caption would undo what the others teach.
+        true = set(map(canonical, captions))
         for text, column in negatives.items():
-            if text in captions:
+            if canonical(text) in true:
                 raise UserError(
                     f"expected a false caption in {where}, column {column!r}, got {text!r}, which "
                     f"is also a caption of its image {row_id or name!r}: remove one of them"

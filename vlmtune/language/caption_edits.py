@@ -96,6 +96,9 @@ class SwapAdjectives(Rule):
             b = phrase_of.get(j)
             if a and b and (a is b or _order_is_free(sentence, a, b)):
                 continue
+            # "a large wooden spoon and a large bowl" would become "a large large spoon".
+            if (a and second.lower() in a.modifiers) or (b and first.lower() in b.modifiers):
+                continue
             first_span = (i, i + 1)
             second_span = (j, j + 1)
             yield {first_span: [second], second_span: [first]}
@@ -115,6 +118,9 @@ class ExchangeAttributes(Rule):
             if not word_set("quantifiers").isdisjoint(first_adjectives + second_adjectives):
                 continue
             if first_adjectives == second_adjectives or _order_is_free(sentence, a, b):
+                continue
+            # "a very tall giraffe and a tree" would become "a very tree".
+            if any(sentence.tags[max(0, x.start - 1)] == "ADV" for x in (a, b)):
                 continue
             first = (a.start, a.noun)
             second = (b.start, b.noun)

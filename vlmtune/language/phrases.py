@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from vlmtune.language.lexicon import is_plural, synonyms, word_set
 from vlmtune.language.words import Sentence
 
+LIST_TAGS = frozenset({"DET", "NUM", "ADJ", "NOUN", "PROPN", "PUNCT", "CCONJ"})
+
 
 @dataclass(frozen=True)
 class NounPhrase:
@@ -108,6 +110,9 @@ def compatible(first: str, second: str) -> bool:
 
 def interchangeable(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:
     """Whether only "and", "next to" or the like is between two phrases, so that order is free."""
+    # In a list further phrases are between them: "apples, meat and potatoes".
+    if LIST_TAGS.issuperset(sentence.tags[first.stop : second.start]):
+        return True
     for i in range(first.stop, second.start):
         determiner = sentence.tags[i] in ("DET", "NUM")
         if not determiner and sentence.words[i].lower() not in word_set("symmetric"):

@@ -127,6 +127,8 @@ class Sentence:
                 gap = None
             for word in new:
                 before = self.gaps[start] if gap is None else gap
+                if word == ",":
+                    before = ""
                 pieces.append(Piece(before, word, None))
                 gap = " "
             if stop > start:

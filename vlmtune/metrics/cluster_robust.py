@@ -131,6 +131,31 @@ def cluster_robust_rank(
     )
 
 
+def mean_cosine(values: Float[Tensor, "n"], clusters: Clusters, degree: int = 1) -> MetricValue:
+    r"""The mean of the cosines of n samples, with a 95 % interval over clusters of them.
+
+    The interval is Student's, with the variance of the totals of clusters. A mean over pairs varies
+    with both samples of a pair: to first order its deviation is twice that of the mean over samples
+    (Hoeffding 1948, section 5), so `degree` is 2.
+
+    Args:
+        values: The value of each sample, in [-1, 1].
+        clusters: The object of each sample; samples of one object are not independent.
+        degree: 1 for a mean over samples, 2 for a mean over pairs of samples.
+
+    Example:
+        >>> mean_cosine(torch.tensor([0.25, 0.5]), torch.tensor([0, 1])).value
+        0.375
+    """
+    values = finite(values)
+    n = len(values)
+    mean = float(values.mean())
+    deviations = degree * (values - mean)
+    variance = mean_variance(deviations, clusters)
+    low, high = variance.interval(mean, -1.0, 1.0)
+    return MetricValue(mean, n, 0.0, low, high, unit="cosine", clusters=variance.clusters)
+
+
 def proportion_interval(mean: float, variance: Variance, n: int) -> tuple[float, float]:
     """The 95 % interval of a mean of n values in [0, 1]: Wilson's of as many items as it is worth.
 

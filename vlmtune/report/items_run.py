@@ -11,8 +11,12 @@ from pathlib import Path
 import torch
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.cluster_robust import cluster_robust_mean, connected_components, macro_mean
-from vlmtune.metrics.equivariance import mean_cosine
+from vlmtune.metrics.cluster_robust import (
+    cluster_robust_mean,
+    connected_components,
+    macro_mean,
+    mean_cosine,
+)
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.report.differences import item_groups
 from vlmtune.report.items_file import STEM, Items, part_names

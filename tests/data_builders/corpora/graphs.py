@@ -26,6 +26,7 @@ def gqa(
         graph = {}
         for key, text in objects.items():
             *attributes, name = text.split()
+            attributes = [word.replace("_", " ") for word in attributes]
             graph[key] = {"name": name.replace("_", " "), "attributes": attributes}
             stated = (relations or {}).get(image, ())
             graph[key]["relations"] = [{"name": r, "object": j} for i, r, j in stated if i == key]

@@ -111,3 +111,17 @@ def test_a_folder_without_classes(tmp_path):
     (tmp_path / "b").mkdir()
     with refused("no image in 'a'"):
         groups(path=tmp_path)
+
+
+def test_an_image_of_two_classes_is_false_of_neither(folder):
+    (folder / "frog/000.png").write_bytes((folder / "cat/004.png").read_bytes())
+    (one,) = [group for group in groups(path=folder, negatives=99) if group.key == "cat_004"]
+    assert "a photo of a cat." in one.texts
+    assert not any("frog" in text for text in one.texts)
+
+
+def test_names_that_differ_in_their_letters_or_suffix_alone(tmp_path):
+    names = ("猫/0.png", "犬/0.png", "犬/0.jpg")
+    for number, name in enumerate(names):
+        write_image(tmp_path / name, 90 * number, 90, 20)
+    assert len({group.key for group in groups(path=tmp_path, negatives=0)}) == len(names)
