@@ -33,10 +33,10 @@ class Vague:
     """
 
     def __init__(self, objects: Sequence[AnnotatedObject], bare: Iterable[str]) -> None:
-        self._bare = _said(bare)
+        self._bare = _rephrased(bare)
         self._described = []
         for obj in objects:
-            self._described.append((obj, _said([obj.name]), _said(obj.attributes)))
+            self._described.append((obj, _rephrased([obj.name]), _rephrased(obj.attributes)))
 
     def may_mean(self, query: Query) -> bool:
         """Whether the query may mean an object of which the annotations do not say it."""
@@ -49,13 +49,13 @@ class Vague:
         return False
 
 
-def _said(words: Iterable[str]) -> frozenset[str]:
+def _rephrased(words: Iterable[str]) -> frozenset[str]:
     """The words, and other words for the same."""
-    said: set[str] = set()
+    wordings: set[str] = set()
     for word in words:
-        said |= {word, f"{word}s", f"{word}es", f"light {word}", f"dark {word}"}
-        said.add(word.removesuffix("s"))
-        said.add(word.removeprefix("light ").removeprefix("dark "))
-        said.add(SPELLINGS.get(word, word))
-        said |= synonyms().get(word, frozenset())
-    return frozenset(said)
+        wordings |= {word, f"{word}s", f"{word}es", f"light {word}", f"dark {word}"}
+        wordings.add(word.removesuffix("s"))
+        wordings.add(word.removeprefix("light ").removeprefix("dark "))
+        wordings.add(SPELLINGS.get(word, word))
+        wordings |= synonyms().get(word, frozenset())
+    return frozenset(wordings)

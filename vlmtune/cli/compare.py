@@ -218,9 +218,9 @@ def seconds_per_epoch(report: RunReport, folder: Path) -> float | None:
     config = read_yaml(path)
     training_data = report.provenance.config.get("training_data", ())
     records = sum(shards["records"] for shards in training_data)
-    # Accumulated batches make one step.
+    # Accumulated batches of all ranks make one step.
     records_a_step = config["data"]["batch_size"] * config["trainer"]["accumulate_grad_batches"]
-    seen = steps * records_a_step
+    seen = steps * records_a_step * report.provenance.config.get("ranks", 1)
     return report.provenance.seconds * records / seen
 
 

@@ -14,6 +14,7 @@ from vlmtune.report.item_view import item_view
 from vlmtune.report.items_file import Items, part_names
 from vlmtune.report.media import data_uri
 from vlmtune.report.run_report import RunReport
+from vlmtune.report.seeds import seeds_of
 from vlmtune.report.table import baseline, colours, titled
 from vlmtune.results.item_row import ItemRow
 
@@ -92,12 +93,22 @@ def _compared(
             continue
         head = _head(comparison.title, runs, comparison.run, first_name)
         sides = (old_rows, new_rows)
-        out += _won_and_lost(head, rows, sides, result.outcomes, first_result.outcomes)
+        before = first_result.outcomes
+        after = list(result.outcomes)
+        # An item without a group does not count, so it is neither won nor lost.
+        for i, group in enumerate(result.groups):
+            if group < 0:
+                after[i] = before[i]
+        out += _won_and_lost(head, rows, sides, after, before)
+        # Items are those of the first seed, which says little of what several seeds win.
+        if len(seeds_of(runs[comparison.run])) > 1:
+            continue
         for title, new_part, old_part in _parts(comparison, run_name, first_name, items):
-            after = [row.outcome for row in new_part]
-            before = [row.outcome for row in old_part]
+            new_outcomes = [row.outcome for row in new_part]
+            old_outcomes = [row.outcome for row in old_part]
             part_head = {**head, "title": title}
-            out += _won_and_lost(part_head, new_part, (old_part, new_part), after, before)
+            parts = (old_part, new_part)
+            out += _won_and_lost(part_head, new_part, parts, new_outcomes, old_outcomes)
     return out
 
 

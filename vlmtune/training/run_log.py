@@ -105,6 +105,7 @@ def provenance(
             "objectives": [o.spec() for o in module.objectives],  # type: ignore[operator]
             "pairs": module.pairs.spec(),
             "steps": trainer.global_step,
+            "ranks": trainer.world_size,
             "training_data": training_data,
             "benchmarks": dict(benchmarks),
             "fit": config,
