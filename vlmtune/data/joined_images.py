@@ -107,8 +107,8 @@ class JoinedImages(StepChanges):
         if not pairs:
             return f"{a} {b}"
         i, j = rng.choice(pairs)
-        left = first.edited({(i, i + 1): [second.words[j]]})
-        right = second.edited({(j, j + 1): [first.words[i]]})
+        left = first.edited({(i, i + 1): [second.inner(second.words[j])]})
+        right = second.edited({(j, j + 1): [first.inner(first.words[i])]})
         return f"{left} {right}"
 
     def _image(self, first: Image.Image, second: Image.Image, rng: random.Random) -> Image.Image:

@@ -11,7 +11,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from vlmtune.model.hub import is_hub_id
 from vlmtune.model.loading import foreign_packages
-from vlmtune.report.table import chance, interval, number, size
+from vlmtune.report.table import chance, interval, number, size, titled
 from vlmtune.results.result import Result
 
 TASK = "zero-shot-image-classification"
@@ -228,7 +228,7 @@ def _scores(results: Sequence[Result]) -> str:
             label = f"**{name}**" if name == result.primary else name
             arrow = "↑" if metric.higher_is_better else "↓"
             cells = [
-                f"{result.benchmark} (v{result.version})",
+                f"{titled(result.benchmark, result.convention)} (v{result.version})",
                 f"{label} {arrow}",
                 number(metric.value, metric.unit),
                 interval(metric) or "–",

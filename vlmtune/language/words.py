@@ -104,7 +104,7 @@ class Sentence:
             # The first word may have moved, and a new word may be a copy of it.
             for i, piece in enumerate(pieces):
                 if not piece.origin:
-                    pieces[i] = piece._replace(word=self._inner(piece.word))
+                    pieces[i] = piece._replace(word=self.inner(piece.word))
         pieces = _agreed(pieces)
         if capital and pieces:
             first = pieces[0].word
@@ -136,8 +136,8 @@ class Sentence:
             at = stop
         return pieces
 
-    def _inner(self, word: str) -> str:
-        """The first word as it is written within a sentence."""
+    def inner(self, word: str) -> str:
+        """A word of the caption as it is written within a sentence."""
         if word != self.words[0] or self.tags[0] == "PROPN" or word == "I":
             return word
         return word[:1].lower() + word[1:]
