@@ -44,7 +44,7 @@ from vlmtune.types import Group
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
 
 PLUGINS = Path(__file__).parents[2] / "configs/plugins"
-KINDS = [
+PLUGIN_KINDS = [
     "pairs",
     *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("objectives", "adapters")),
 ]
@@ -235,7 +235,7 @@ def assert_same(by_rank):
         assert calls[0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PLUGIN_KINDS)
 def test_plugins(kind, teacher, tmp_path):
     by_rank = run_ranks(3, tmp_path / "ranks", plugins, kind, teacher)
     assert_same(by_rank)

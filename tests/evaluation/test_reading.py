@@ -113,7 +113,7 @@ def test_readings_are_of_a_right_and_a_wrong_item(model, config, tmp_path):
         of_kind = [
             one
             for one, outcome in zip(items, result.outcomes, strict=False)
-            if outcome == correct and len(one.true[0].split()) <= MOST_WORDS
+            if outcome == correct and one.true and len(one.true[0].split()) <= MOST_WORDS
         ]
         shown = [one for one in result.readings if one.correct is correct]
         if not of_kind or len(items) != len(result.outcomes):

@@ -203,8 +203,13 @@ class DualAdapter(Adapter[ImageT, TextT]):
 def inner_products(image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]) -> Float[Tensor, "N M"]:
     """The products of all rows, in mixed precision too in 32 bits: bf16 has steps of 1/8 at 30."""
     dtype = torch.promote_types(image.dtype, torch.float32)
-    with torch.autocast(image.device.type, enabled=False):
-        return image.to(dtype) @ text.to(dtype).mT
+    image = image.to(dtype)
+    text = text.to(dtype)
+    device = image.device.type
+    if not torch.amp.is_autocast_available(device):
+        return image @ text.mT
+    with torch.autocast(device, enabled=False):
+        return image @ text.mT
 
 
 class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):

@@ -66,10 +66,12 @@ class NounPhrases(CaptionPhrases):
         self, groups: Sequence[Group], seed: int = 0, epoch: int = 0, whole: Sequence[Group] = ()
     ) -> list[Group]:
         del seed, epoch  # all phrases, in each epoch
-        texts: dict[str, str] = {}
+        # Each group knows its own captions, so that the truth is the same on any number of ranks.
+        texts_of: dict[str, dict[str, str]] = {}
         for group in (*whole, *groups):
+            texts = texts_of.setdefault(group.key, {})
             texts |= zip(group.text_ids, group.texts, strict=True)
-        return [self._group(group, texts) for group in groups]
+        return [self._group(group, texts_of[group.key]) for group in groups]
 
     def _group(self, group: Group, texts: Mapping[str, str]) -> Group:
         truth_of: dict[str, Tensor] = {}
@@ -88,7 +90,7 @@ class NounPhrases(CaptionPhrases):
         true_ids = []
         for row, names in zip(truth.tolist(), group.true_ids, strict=True):
             known = set(itertools.compress(phrases, row))
-            # Captions that were not drawn, or are of another group, are true of the image as well.
+            # Captions that were not drawn are true of the image as well.
             for name in names:
                 known.update(self.known_of(texts.get(name, name)))
             true_ids.append(frozenset(known))

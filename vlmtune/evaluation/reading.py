@@ -113,6 +113,9 @@ def readings(scorer: Scorer, benchmark: Benchmark[Any], result: Result) -> tuple
     maps = []
     for correct in (True, False):
         for item, outcome in zip(items, result.outcomes, strict=True):
+            # A statement may be false, as those of VSR.
+            if not item.true:
+                continue
             image = item.images[0]
             caption = item.true[0]
             if outcome != correct or len(caption.split()) > MOST_WORDS:
