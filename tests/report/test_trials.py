@@ -8,6 +8,7 @@ import pytest
 
 from tests.refusals import command_refused, refused
 from vlmtune.cli.main import main
+from vlmtune.report.run_report import RunReport
 from vlmtune.report.trials import read_trials, trials_csv, trials_view
 
 
@@ -124,6 +125,18 @@ def test_the_command_writes_the_page_and_the_table(sweep, tmp_path, capsys):
     assert "trial0" not in (out / "all.csv").read_text()
     assert len((out / "trials.csv").read_text().splitlines()) == 8
     assert "the best by cola_multi/accuracy is trial6" in capsys.readouterr().out
+
+
+def test_trials_that_measured_other_items_are_told(sweep, tmp_path, capsys):
+    folder = sweep(FOUR)
+    arguments = ["report", str(folder), "--out", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    assert "other items" not in capsys.readouterr().err
+    report = RunReport.load(folder / "trial0/report.json")
+    results = tuple(replace(result, items_digest="others") for result in report.results)
+    replace(report, results=results).save(folder / "trial0/report.json")
+    assert main(arguments) == 0
+    assert "cola_multi has other items or another version in some" in capsys.readouterr().err
 
 
 def test_without_a_checkpoint_or_a_sweep_nothing_is_exported(sweep, make_run, tmp_path, capsys):
