@@ -94,7 +94,9 @@ class ClassFoldersBuilder(ShardBuilder):
                     continue
                 labels_of[digest].add(label)
                 sampled.append((label, file, image, digest))
-        keys = record_keys(image for _, _, image, _ in sampled)
+        every = itertools.chain.from_iterable(self._files.values())
+        # Of all images, so that another fraction changes no key.
+        keys = record_keys(file.relative_to(self.path).as_posix() for file in every)
         known: set[bytes] = set()
         for label, file, image, digest in sampled:
             if digest in known:

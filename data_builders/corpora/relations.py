@@ -14,7 +14,7 @@ CONVERSES |= {value: key for key, value in CONVERSES.items()}
 
 # A phrase with a word that begins so may hold in both directions: "next to", "playing with".
 _MUTUAL = """
-across adjacent adjoin against along alongside and apart around attach between beside by chas close
+across adjacent adjoin against along alongside and apart around attach between beside by close
 connect cross facing faces far fight follow hug intersect join kiss like link look marr match meet
 mix near next opposite other overlap parallel play race racing resembl same side similar smil sniff
 speak star surround talk touch toward watch with

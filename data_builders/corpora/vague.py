@@ -54,7 +54,7 @@ def _rephrased(words: Iterable[str]) -> frozenset[str]:
     wordings: set[str] = set()
     for word in words:
         wordings |= {word, f"{word}s", f"{word}es", f"light {word}", f"dark {word}"}
-        wordings.add(word.removesuffix("s"))
+        wordings |= {word.removesuffix("s"), word.removesuffix("es")}
         wordings.add(word.removeprefix("light ").removeprefix("dark "))
         wordings.add(SPELLINGS.get(word, word))
         wordings |= synonyms().get(word, frozenset())

@@ -56,6 +56,11 @@ def test_phrases_of_captions_that_were_not_drawn_are_true():
         group("a", 1, ("a dog", "a cat"), [[1, 1]]),
         group("b", 1, ("a cat", "a cow"), [[1, 1]]),
     ]
+    # Ids need not be the captions.
+    ids = {"a dog": "1", "a cat": "2", "a cow": "3"}
+    for number, one in enumerate(whole):
+        names = tuple(ids[text] for text in one.texts)
+        whole[number] = replace(one, text_ids=names, true_ids=(frozenset(names),))
     for epoch in range(8):
         shown = draw_captions(whole, 1, 0, epoch)
         batch = collate(NounPhrases().groups(shown, whole=whole))

@@ -20,7 +20,7 @@ from vlmtune.types import Group
 # The last three as in "free of", "lacking" and "instead of".
 _DENIALS = "no not n't without zero neither nor never none free lacking instead"
 DENIALS = frozenset(_DENIALS.split())
-LIST_TAGS = frozenset({"PUNCT", "CCONJ", "DET"})
+LINKING_TAGS = frozenset({"PUNCT", "CCONJ", "DET"})
 PASSED_TAGS = frozenset({"DET", "ADV", "AUX", "VERB"})  # between a denial and what it denies
 
 
@@ -126,7 +126,7 @@ def object_spans(sentence: Sentence) -> list[tuple[int, int]]:
 def _listed(sentence: Sentence, start: int, stop: int) -> bool:
     """Whether only commas, conjunctions and articles stand between two phrases."""
     words = [word.lower() for word in sentence.words[start:stop]]
-    return "but" not in words and LIST_TAGS.issuperset(sentence.tags[start:stop])
+    return "but" not in words and LINKING_TAGS.issuperset(sentence.tags[start:stop])
 
 
 def _denied(sentence: Sentence, start: int) -> bool:
