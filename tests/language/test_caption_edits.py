@@ -49,6 +49,7 @@ RULES = [  # a rule, a caption and all that it becomes
     (NOUNS, "a man chases a person"),
     (NOUNS, "a dog runs"),
     (NOUNS, "a dog with video equipment"),
+    (NOUNS, "carrots, apples and potatoes"),
     (NOUNS, "his dog chases a cat", "his cat chases a dog"),
     (NOUNS, MANY, "a cat chases a dog under a tree", "a tree chases a cat under a dog",
      "a dog chases a tree under a cat"),
@@ -59,11 +60,14 @@ RULES = [  # a rule, a caption and all that it becomes
     (ADJECTIVES, "a red car behind a blue car", "a blue car behind a red car"),
     (ADJECTIVES, "a big car hits a large bus"),
     (ADJECTIVES, "several cars and a red bus"),
+    (ADJECTIVES, "a large wooden spoon hits a large bowl"),  # "a large large spoon"
     (ADJECTIVES, "a small plate full of old bread", "an old plate full of small bread"),
     (ATTRIBUTES, "a red car behind a bus", "a car behind a red bus"),
     (ATTRIBUTES, "An old brown dog chases a cat.", "A dog chases an old brown cat."),
     (ATTRIBUTES, "a black and white dog near a red bus", "a red dog near a black and white bus"),
     (ATTRIBUTES, "a car behind a bus"),
+    (ATTRIBUTES, "a very tall giraffe behind a bus"),  # "a very giraffe"
+    (ATTRIBUTES, "a small, old car behind a red bus", "a red car behind a small, old bus"),
     (ATTRIBUTES, "a red car behind a red bus"),
     (ATTRIBUTES, "a red car and a blue car"),
     (RELATION, "a cube to the left of a ball", "a cube to the right of a ball"),

@@ -77,6 +77,7 @@ def test_each_pair_is_tested_and_both_cells_lead_to_it(board):
     assert ">▲2 ▼1</a>" in page  # lora against clip, and the other way round
     assert ">▲1 ▼2</a>" in page
     assert "Tests: 9; by chance about one in 20 finds a difference." in page
+    assert "One seed each: probe, lora." in page
 
 
 def test_few_items_prompts_and_means_over_fewer_benchmarks_are_warnings(board):
@@ -84,6 +85,11 @@ def test_few_items_prompts_and_means_over_fewer_benchmarks_are_warnings(board):
     assert ("one", "its prompt is 'a {}': with another the number is another") in texts
     assert ("two", f"{N} items: one of them is 8.3 points") in texts
     made = board(clip=(1, 1, 1), probe=(2, 2, 2))
+    # Twelve groups may have any number of items.
+    grouped = [replace(one, groups=tuple(range(N))) for one in made.entries[0].report.results]
+    run = replace(made.entries[0].report, results=tuple(grouped))
+    texts = [one.text for one in Board([MeasuredModel(run, None)]).warnings()]
+    assert not any("one of them is" in text for text in texts)
     probe = made.entries[1].report
     fewer = replace(probe, results=probe.results[1:])
     texts = [one.text for one in Board([made.entries[0], MeasuredModel(fewer, None)]).warnings()]
