@@ -20,6 +20,9 @@ TEXTS = ["red cube", "a blue sphere left of the red cube", "dog", "a green metal
 FAMILY = {"matching": "flava", "fusion_tuning": "flava"}
 
 
+(PLAIN,) = (path for path in CONFIGS if path.stem == "zero_shot")
+
+
 def made(path):
     return instantiate(yaml.safe_load(path.read_text()), Adapter)
 
@@ -50,6 +53,10 @@ def test_products_are_not_rounded_to_bf16():
     with torch.autocast("cpu", torch.bfloat16):
         first, second = inner_products(image, text)[0].tolist()
     assert second - first == pytest.approx(0.009, rel=0.01)
+    adapter, model = attached(made(PLAIN))
+    image = model.encode_image(pixels(), adapter.image_input).values.bfloat16()
+    matrix = adapter.compare(image, image.flip(0))
+    torch.testing.assert_close(adapter.compare_pairs(image, image.flip(0)), matrix.diagonal())
 
 
 def marked(path):

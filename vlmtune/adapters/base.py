@@ -196,20 +196,24 @@ class DualAdapter(Adapter[ImageT, TextT]):
         """Scores embedded image i against embedded text i: the diagonal of `compare`."""
         image = normalize(image, dim=-1)
         text = normalize(text, dim=-1)
-        cosines = (image * text).sum(dim=-1)
+        cosines = (_full_precision(image) * _full_precision(text)).sum(dim=-1)
         return self.scale * cosines + self.bias
 
 
 def inner_products(image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]) -> Float[Tensor, "N M"]:
     """The products of all rows, in mixed precision too in 32 bits: bf16 has steps of 1/8 at 30."""
-    dtype = torch.promote_types(image.dtype, torch.float32)
-    image = image.to(dtype)
-    text = text.to(dtype)
+    image = _full_precision(image)
+    text = _full_precision(text)
     device = image.device.type
     if not torch.amp.is_autocast_available(device):
         return image @ text.mT
     with torch.autocast(device, enabled=False):
         return image @ text.mT
+
+
+def _full_precision(values: Vectors) -> Vectors:
+    """The values in 32 bits, or in 64 if they have them."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
