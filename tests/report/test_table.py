@@ -29,6 +29,16 @@ def test_rows_and_best(make_run):
     assert by_metric(runs)["cola_single", "1", "strict", "mean_rank_true", 96].best == {1}
 
 
+def test_no_sensitivity_is_the_best(make_run):
+    runs = []
+    for name, value in (("a", 0.2), ("b", 0.4)):
+        run = make_run(name, value)
+        first = replace(run.results[0], kind="sensitivity")
+        runs.append(replace(run, results=(first, *run.results[1:])))
+    accuracy = by_metric(runs)["cola_multi", "1", "strict", "accuracy", 210]
+    assert (accuracy.best, accuracy.arrow) == (frozenset(), "")
+
+
 @pytest.mark.parametrize("other", [{"version": "2"}, {"n": 100}])
 def test_numbers_that_do_not_compare_have_their_own_rows(make_run, other):
     runs = [make_run("a", 0.2), make_run("b", 0.4, **other)]

@@ -24,7 +24,7 @@ from vlmtune.export import save_export
 from vlmtune.export.files import check_target
 from vlmtune.model import read_checkpoint
 from vlmtune.model.layout import CONFIG
-from vlmtune.model.loading import foreign_packages
+from vlmtune.model.loading import loading_call
 from vlmtune.model.model import Model
 from vlmtune.model.resolving import device_of_this_machine
 from vlmtune.report.environment import code_commit, library_versions, now
@@ -87,28 +87,23 @@ def run(options: argparse.Namespace) -> None:
         peft=options.format == PEFT,
     )
     size = sum(file.stat().st_size for file in options.out.iterdir())
-    packages = foreign_packages(model.backbone.spec(), model.adapter.spec())
-    more = f", packages={packages}" if packages else ""
-    line = _loading_line(options, model, more)
-    print(f"{options.out}: {decimal(size)}; load it with {line}")
+    print(f"{options.out}: {decimal(size)}; load it with {_loading_line(options, model)}")
     if options.format == PEFT and model.adapter.init_args.get("learn_scale"):
         print("left out, as PEFT has no form for it: the trained scale of scores", file=sys.stderr)
     if options.push_to_hub is not None:
         from vlmtune.export.publishing import push  # most exports stay here
 
         commit = push(options.out, options.push_to_hub, options.public)
-        print(
-            f"{options.push_to_hub}: commit {commit}; vlmtune.load({options.push_to_hub!r}{more})"
-        )
+        print(f"{options.push_to_hub}: commit {commit}; {loading_call(options.push_to_hub, model)}")
 
 
-def _loading_line(options: argparse.Namespace, model: Model, more: str) -> str:
+def _loading_line(options: argparse.Namespace, model: Model) -> str:
     """The call that loads the export."""
-    out = repr(str(options.out))
+    out = str(options.out)
     # vlmtune reads PEFT's folders for models of transformers alone.
     if options.format == PEFT and ".open_clip." in type(model.backbone).__module__:
-        return f"peft.PeftModel.from_pretrained(open_clip.create_model(...), {out})"
-    return f"vlmtune.load({out}{more})"
+        return f"peft.PeftModel.from_pretrained(open_clip.create_model(...), {out!r})"
+    return loading_call(out, model)
 
 
 def _source(options: argparse.Namespace) -> Model:

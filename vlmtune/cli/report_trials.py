@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vlmtune.export import save_export
 from vlmtune.model import read_checkpoint
+from vlmtune.model.loading import loading_call
 from vlmtune.report.formats import write_formats
 from vlmtune.report.html import write_report
 from vlmtune.report.items_file import items_beside, read_items
@@ -73,4 +74,4 @@ def _export(best: Trial, out: Path, packages: Sequence[str]) -> None:
     results = best.report.results
     provenance = {**model.provenance, "results": results}
     save_export(out, model.backbone, model.adapter, provenance=provenance, overwrite=False)
-    print(f"{out}: {checkpoint}; load it with vlmtune.load({str(out)!r})")
+    print(f"{out}: {checkpoint}; load it with {loading_call(str(out), model)}")

@@ -198,6 +198,13 @@ def foreign_packages(*specs: Any) -> list[str]:
     return sorted(packages - {"vlmtune"})
 
 
+def loading_call(source: str, model: Model) -> str:
+    """The call of Python that loads an export of the model from `source`."""
+    packages = foreign_packages(model.backbone.spec(), model.adapter.spec())
+    more = f", packages={packages}" if packages else ""
+    return f"vlmtune.load({source!r}{more})"
+
+
 def _class_paths(specs: Any) -> Iterator[str]:
     if isinstance(specs, dict) and "class_path" in specs:
         yield str(specs["class_path"])

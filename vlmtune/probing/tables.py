@@ -23,6 +23,10 @@ NOTE = (
     "Percent, the mean over {runs} runs. Brackets: 95 % interval over runs and test "
     "images; ±: standard deviation over runs. {train} images for training, {test} for testing."
 )
+NOTE_ON_ONE_RUN = (
+    "Percent, of one run. Brackets: 95 % interval over test images, as if every run were the same. "
+    "{train} images for training, {test} for testing."
+)
 CHANGES_NOTE = (
     "Percentage points, {after} minus {before}: runs of the same seed and the same images, "
     "paired. Brackets: 95 % interval of the paired difference."
@@ -67,7 +71,8 @@ def to_tables(embeddings: Sequence[Probed], train: int, test: int, tasks: Sequen
     """
     names = ", ".join(embedding.name for embedding in embeddings)
     runs = _most_runs(embeddings)
-    note = NOTE.format(runs=runs, train=train, test=test)
+    form = NOTE_ON_ONE_RUN if runs == 1 else NOTE
+    note = form.format(runs=runs, train=train, test=test)
     lines = [f"# Probes of {names}", "", note, ""]
     # Tables 5 and 6 also name what was not run, so they need the whole task.
     whole: Sequence[TransformationClass] = ()

@@ -36,6 +36,7 @@ class Row:
     primary: bool
     cells: tuple[MetricValue | None, ...]  # one a run
     text_only: frozenset[int] = frozenset()  # positions of runs that are never the best
+    kind: Kind = "compositional"
 
     @property
     def definition(self) -> Definition:
@@ -57,7 +58,9 @@ class Row:
 
     @property
     def best(self) -> frozenset[int]:
-        """Positions of the best runs; empty for counts and for a single run."""
+        """Positions of the best runs; empty for counts, sensitivities and a single run."""
+        if self.kind == "sensitivity":  # more of it is neither better nor worse
+            return frozenset()
         present = {}
         for i, cell in enumerate(self.cells):
             if cell is not None and i not in self.text_only:
@@ -72,7 +75,7 @@ class Row:
     @property
     def arrow(self) -> str:
         """↑ if higher is better, ↓ if lower is."""
-        if self.first.unit == "count":
+        if self.first.unit == "count" or self.kind == "sensitivity":
             return ""
         return "↑" if self.first.higher_is_better else "↓"
 
@@ -92,7 +95,6 @@ class Section:
     """A benchmark under one version and one convention: the rows of one table."""
 
     rows: tuple[Row, ...]  # the primary metric, other metrics of all items, metrics of groups
-    kind: Kind
 
     @property
     def primary(self) -> tuple[Row, ...]:
@@ -101,7 +103,7 @@ class Section:
 
     @property
     def head(self) -> Row:
-        """The first row, for the benchmark's name, version and convention."""
+        """The first row, for the benchmark's name, kind, version and convention."""
         return self.rows[0]
 
 
@@ -173,6 +175,7 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
     out = []
     for definition in sorted(cells, key=position_of_question):
         benchmark, version, convention = definition
+        kind, _ = questions[benchmark]
         for line, of_runs in cells[definition].items():
             metric, _ = line
             table_row = Row(
@@ -183,6 +186,7 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
                 primary=(definition, line) in primary,
                 cells=tuple(of_runs),
                 text_only=text_only,
+                kind=kind,
             )
             out.append(table_row)
     return tuple(out)
@@ -190,19 +194,14 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
 
 def sections(runs: Sequence[RunReport]) -> tuple[Section, ...]:
     """The rows by benchmark, version and convention."""
-    kinds: dict[str, Kind] = {}
-    for run in runs:
-        for result in run.results:
-            kinds[result.benchmark] = result.kind
     parts: dict[Definition, list[Row]] = {}
     for row in rows(runs):
         parts.setdefault(row.definition, []).append(row)
     out = []
-    for definition, part in parts.items():
+    for part in parts.values():
         # Sorting is stable: primary, other and grouped metrics keep their order among themselves.
         part.sort(key=lambda row: (not row.primary, "/" in row.metric))
-        benchmark = definition[0]
-        out.append(Section(tuple(part), kinds[benchmark]))
+        out.append(Section(tuple(part)))
     return tuple(out)
 
 

@@ -109,7 +109,7 @@ class Views:
             **self._named(head),
             "version": head.version,
             "convention": head.convention,
-            "kind": section.kind,
+            "kind": section.head.kind,
             "citation": self.citations[head.benchmark],
             "rows": [self.row(row) for row in others],
             "families": family_views,
@@ -191,7 +191,7 @@ class Views:
         gain = metric.value - base.value
         cell["gain"] = table.change(gain, metric.unit)
         # More of a sensitivity is neither better nor worse.
-        if self._first[row.benchmark].kind != "sensitivity":
+        if row.kind != "sensitivity":
             cell["direction"] = table.direction(gain, metric.higher_is_better)
         return cell
 
