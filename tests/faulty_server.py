@@ -19,7 +19,8 @@ class FaultyServer(ThreadingHTTPServer):
     "short" (half the bytes as if they were all), "repeat" (all bytes twice), "endless" (bytes
     without end), "lie" (one bit flipped), "stall" (half, then silence), "hold" (nothing until
     `released` is set, then the file), "busy ..." (503 with this in `Retry-After`), "page ..." (a
-    page of HTML with these words), "to ..." (a redirect to that address).
+    page of HTML with these words), "to ..." (a redirect to that address), "range" (the whole file
+    as if its start had been asked for), "newer" (the rest, of another version).
 
     With `ranges` it answers requests for the rest of a file. Each answer waits `pause` seconds.
     """
@@ -85,6 +86,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, content: bytes, fault: str) -> None:
         tag = f'"{hashlib.sha256(content).hexdigest()}"'
         start = self._start(content, tag)
+        size = len(content)
+        if fault == "range":
+            start = 0
         content = content[start:]
         half = len(content) // 2
         body = {
@@ -94,9 +98,13 @@ class _Handler(BaseHTTPRequestHandler):
             "repeat": content * 2,
             "lie": content[:-1] + bytes(byte ^ 1 for byte in content[-1:]),
         }.get(fault, content)
-        self.send_response(206 if start else 200)
+        partial = start > 0 or fault == "range"
+        self.send_response(206 if partial else 200)
+        if partial:
+            self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
         if self.server.ranges:
-            self.send_header("ETag", f"W/{tag}" if self.server.weak else tag)
+            version = '"newer"' if fault == "newer" else tag
+            self.send_header("ETag", f"W/{version}" if self.server.weak else version)
         if fault != "endless":
             stated = content if fault in ("truncate", "stall") else body
             self.send_header("Content-Length", str(len(stated)))

@@ -1,3 +1,5 @@
+import functools
+import gzip
 import hashlib
 import io
 import json
@@ -5,6 +7,8 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from tests.refusals import refused
@@ -26,9 +30,12 @@ from vlmtune.cli.plugins import make_list
 from vlmtune.config import DATA, in_data_root
 from vlmtune.data.shards import ShardSet
 from vlmtune.sources import downloads
+from vlmtune.sources.conversions.parquet import write_class_folders
 from vlmtune.sources.order import default_reader, orders
 
 DATA_FOLDER = Path("data")
+PNG = b"\x89PNG"
+NEW = f"git:{hashlib.sha1(b'blob 3' + bytes(1) + b'new', usedforsecurity=False).hexdigest()}"
 ARCHIVE = "https://host.example/set.archive"
 
 
@@ -188,6 +195,76 @@ def test_a_conversion_runs_once_and_again_where_its_files_changed(mirror):
     publish(mirror, address, json.dumps(captions).encode())
     download("set")
     assert "dog" in Path("data", made).read_text()
+
+
+def test_what_is_damaged_inside_is_told_and_comes_again(mirror):
+    """The checksum of gzip is behind the content, and a tar may be cut between two members."""
+    whole = gzip.decompress(tarred(**{"a.txt": "one", "b.txt": "two"}))
+    flipped = bytearray(gzip.compress(whole, compresslevel=0))
+    flipped[flipped.index(b"one")] ^= 1
+    cut = whole[: whole.index(b"b.txt")]
+    declare("set", files=[{"url": ARCHIVE, "path": "set", "unpack": "tar"}])
+    for damaged, why in ((bytes(flipped), "CRC check failed"), (cut, "without its end")):
+        publish(mirror, ARCHIVE, damaged)
+        with refused(f"expected a whole tar archive.*{why}"):
+            download("set")
+    publish(mirror, ARCHIVE, whole)
+    download("set")
+    assert content() == {"set/a.txt": b"one", "set/b.txt": b"two"}
+
+
+def test_files_of_a_person_stay_beside_and_under_what_comes(mirror):
+    own = Path("data/set/a.txt")
+    own.parent.mkdir(parents=True)
+    own.write_text("mine")
+    own.with_name("notes.md").write_text("mine")
+    publish(mirror, ARCHIVE, zipped(**{"a.txt": "one", "b.txt": "two"}))
+    declare("set", files=[{"url": ARCHIVE, "path": "set", "unpack": "zip"}])
+    with refused("data/set/a.txt, got another one that vlmtune did not write: move it away"):
+        download("set")
+    assert own.read_text() == "mine"
+    own.write_text("one")  # as it would come
+    download("set")
+    expected = {"set/a.txt": b"one", "set/b.txt": b"two", "set/notes.md": b"mine"}
+    assert content() == expected
+
+
+def test_a_folder_is_made_beside_what_a_person_has_there(tmp_path):
+    root = tmp_path / "data"
+    images = [{"img": image, "label": 0} for image in (PNG, PNG + b"2")]
+    (root / "set").mkdir(parents=True)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(images), root / "set/rows.parquet")
+    make = functools.partial(
+        write_class_folders, root, "set/rows.parquet", "set/made", "img", "label", ["cat"]
+    )
+    make()
+    made = content(root / "set/made")
+    assert set(made) == {"cat/00001.png", "cat/00002.png"}
+    (root / "set/made/notes.md").write_text("mine")
+    (root / "set/made/cat/00001.png").unlink()
+    make()
+    assert content(root / "set/made") == {**made, "notes.md": b"mine"}
+    (root / "set/made/cat/00001.png").write_text("mine")
+    with refused("another one that vlmtune did not write"):
+        make()
+    assert [path.name for path in sorted((root / "set").iterdir())] == ["made", "rows.parquet"]
+
+
+@pytest.mark.parametrize("known", [{"bytes": 3}, {"checksum": NEW}, {}])
+def test_a_file_of_an_older_version_comes_again(mirror, known):
+    address = f"{HOST}/a.txt"
+    publish(mirror, address, b"a")
+    file = {"url": address, "path": "set/a.txt"}
+    declare("set", files=[file])
+    download("set")
+    newer = address if known else f"{HOST}/newer/a.txt"
+    publish(mirror, newer, b"new")
+    declare("set", files=[file | {"url": newer} | known])
+    download("set")
+    assert content() == {"set/a.txt": b"new"}
+    asked = mirror.asked.total()
+    download("set")
+    assert mirror.asked.total() == asked
 
 
 # -- by hand ----------------------------------------------------------------------------------

@@ -1,6 +1,10 @@
+import contextlib
 import hashlib
 import logging
 import shutil
+import socket
+import threading
+import time
 from urllib.parse import urlsplit
 
 import pytest
@@ -8,7 +12,7 @@ import pytest
 from tests.refusals import refused
 from tests.sources.conftest import SOON, publish
 from vlmtune.sources import transfer
-from vlmtune.sources.addresses import request_of
+from vlmtune.sources.addresses import MIRROR, request_of
 from vlmtune.sources.ledger import Ledger
 from vlmtune.sources.transfer import Downloader, WantedFile
 from vlmtune.storage.remote.download import DownloadError
@@ -45,6 +49,9 @@ def left(tmp_path):
         (["truncate", "truncate"], 3),
         (["lie"], 2),
         (["short"], 2),
+        (["range"], 2),
+        (["truncate", "range"], 3),
+        (["truncate", "newer"], 3),
     ],
 )
 def test_a_file_comes_whole_whatever_the_server_does(
@@ -111,8 +118,8 @@ def test_a_server_that_cannot_cut_gives_the_whole_file_again(downloader, mirror,
     ("faults", "known", "message"),
     [
         (["404"], {}, "status 404"),
-        (["page Sorry"], {}, "the server sent a page in place of the file"),
-        (["page Too many users have viewed this"], {}, "quota is used up.*--from FOLDER"),
+        (["page Sorry"] * 9, {}, "is a page in place of the file"),
+        (["page Too many users have viewed this"] * 9, {}, "quota is used up.*--from FOLDER"),
         ([], {"bytes": 5}, f"has {len(CONTENT)} bytes, not 5"),
         ([], {"checksum": "md5:" + "0" * 32}, "another md5 than it should"),
         (["lie"] * 9, {"checksum": SHA256}, "another sha256 than it should"),
@@ -146,12 +153,70 @@ def test_a_host_without_an_answer_is_asked_once_for_further_files(
     assert (tmp_path / "data/rows.bin").read_bytes() == CONTENT
 
 
+def test_a_server_that_drips_is_given_up(downloader, tmp_path, monkeypatch):
+    """It sends a byte at a time, far from a whole chunk."""
+    monkeypatch.setattr(transfer, "WINDOW", 0.2)
+
+    def drip(connection):
+        with connection, contextlib.suppress(OSError):  # the client goes away
+            connection.recv(2**16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n")
+            for _ in range(5000):
+                connection.sendall(b"x")
+                time.sleep(0.05)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/rows.bin"
+        accept = threading.Thread(target=lambda: drip(server.accept()[0]), daemon=True)
+        accept.start()
+        once = Downloader(Ledger(tmp_path / "data"), transfer.Patience(tries=1))
+        with pytest.raises(DownloadError, match="slower than 1000 bytes a second"):
+            once.fetch(wanted(tmp_path, address))
+        accept.join(10)
+    assert not accept.is_alive()
+
+
 def test_a_slow_server_is_given_up(downloader, mirror, name, tmp_path, monkeypatch):
     monkeypatch.setattr(transfer, "WINDOW", -1.0)
     monkeypatch.setattr(transfer, "SLOWEST", -1e12)
     mirror.ranges = False
     with pytest.raises(DownloadError, match="slower"):
         downloader.fetch(wanted(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"<html>",
+        b"\xef\xbb\xbf <!-- a --> <!DOCTYPE html>",
+        b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>',
+    ],
+)
+def test_a_page_is_no_file(downloader, mirror, tmp_path, page):
+    publish(mirror, ADDRESS, page)
+    with pytest.raises(DownloadError, match="is a page in place of the file"):
+        downloader.fetch(wanted(tmp_path))
+    assert not left(tmp_path)
+    markup = "https://host.example/set/drawing.svg"
+    publish(mirror, markup, page)
+    file = WantedFile(tmp_path / "data/drawing.svg", (markup,))
+    downloader.fetch(file)
+    assert file.path.read_bytes() == page
+
+
+def test_no_secret_is_noted(mirror, tmp_path, monkeypatch):
+    monkeypatch.delenv(MIRROR)
+    (mirror.folder / "rows.bin").write_bytes(CONTENT)
+    mirror.faults["rows.bin"] = ["truncate"]
+    address = f"{mirror.url.replace('://', '://me:PASSWORD@')}/rows.bin?sig=SECRET"
+    once = Downloader(Ledger(tmp_path / "data"), transfer.Patience(1, 2.0, 0.01, 0.01))
+    with pytest.raises(DownloadError):
+        once.fetch(wanted(tmp_path, address))
+    notes = [path.read_text() for path in (tmp_path / "data").glob("*.json")]
+    once.fetch(wanted(tmp_path, address))
+    notes.append((tmp_path / "data/.downloads/files.jsonl").read_text())
+    assert len(notes) == 2
+    assert not any(word in note for note in notes for word in ("PASSWORD", "SECRET"))
 
 
 def test_a_version_that_promises_no_bytes_is_not_resumed(downloader, mirror, name, tmp_path):

@@ -19,7 +19,7 @@ from vlmtune.benchmarks.base import Benchmark
 from vlmtune.config import data_root
 from vlmtune.errors import UserError
 from vlmtune.sources.addresses import HAND, file_name
-from vlmtune.sources.ledger import STATE, Ledger
+from vlmtune.sources.ledger import BY_PERSON, STATE, Ledger
 from vlmtune.sources.licences import accept
 from vlmtune.sources.order import Order, default_reader, needed_images, orders
 from vlmtune.sources.source import Conversion, SourceFile, SourceImages, sources
@@ -30,7 +30,7 @@ from vlmtune.sources.state import (
     is_here,
     missing_bytes,
 )
-from vlmtune.sources.transfer import Downloader, WantedFile, check_space
+from vlmtune.sources.transfer import Downloader, WantedFile, check_no_page, check_space
 from vlmtune.sources.unpack import ArchiveError, unpack
 from vlmtune.storage.files import write_atomically
 from vlmtune.storage.folder import locked
@@ -155,7 +155,8 @@ class _Download:
 
     def _bring_file(self, order: Order, file: SourceFile) -> None:
         path = self.root / file.path
-        if path.exists() and self.ledger.get(path) is None:
+        arrival = self.ledger.get(path)
+        if path.exists() and (arrival is None or arrival.address == BY_PERSON):
             self._adopt(path, file)
             return
         by_hand = self._file_by_hand(file)
@@ -170,7 +171,8 @@ class _Download:
         """Takes a file that a person put there, if it is the right one."""
         with _failure_of(f"{path}: what is there already", "; move it away, and run again"):
             check_content(path, file.bytes, file.checksum)
-        self.ledger.add(path, "found in its place")
+            check_no_page(path)
+        self.ledger.add(path, BY_PERSON)
 
     def _bring_archive(self, order: Order, file: SourceFile, kind: str) -> None:
         name = archive_name(file)
@@ -184,16 +186,12 @@ class _Download:
         is_ours = archive.parent == self.root / STATE / "archives"
         folder = self.root / file.path
         try:
-            written = unpack(archive, kind, folder, file.members, file.strip)
+            written = unpack(archive, kind, folder, self.ledger, file.members, file.strip)
         except ArchiveError:
             if is_ours:  # the next run gets it again
                 archive.unlink()
             raise
-        members = {}
-        for path, size in written.items():
-            member = path.relative_to(self.root)
-            members[member.as_posix()] = size
-        self.ledger.note_members(name, members)
+        self.ledger.note_members(name, written)
         if is_ours:
             archive.unlink()
 
@@ -209,6 +207,7 @@ class _Download:
                 continue
             with _failure_of(str(path), "; get it again"):
                 check_content(path, file.bytes, file.checksum)
+                check_no_page(path)
             return path
         return None
 
@@ -242,10 +241,7 @@ class _Download:
 
     def _note_sizes(self, key: str, files: Iterable[Path]) -> None:
         """Notes files that are here now, as the members of an archive."""
-        sizes = {}
-        for path in files:
-            name = path.relative_to(self.root)
-            sizes[name.as_posix()] = path.stat().st_size
+        sizes = {path: path.stat().st_size for path in files}
         self.ledger.note_members(key, sizes)
 
     # -- images --------------------------------------------------------------------------------

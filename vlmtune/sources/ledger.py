@@ -7,14 +7,20 @@ Never: a line of a file that is not there; a torn last line, of a killed run, is
 import hashlib
 import json
 import threading
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 from vlmtune.storage.files import write_text
 
 STATE = ".downloads"
 """Folder below the data root: what came, archives that are not unpacked yet, and locks."""
+
+MEMBERS = ".members.json"
+BY_PERSON = "found in its place"
+"""The address of a file that a person had put into its place."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +97,19 @@ class Ledger:
         arrival = self.get(path)
         return arrival is not None and _has_size(path, arrival.bytes)
 
+    def wrote(self, path: Path) -> bool:
+        """Whether a file came, or was unpacked or made, of any version of its source."""
+        name = path.relative_to(self.root).as_posix()
+        return name in self._arrivals or name in self._unpacked
+
     # -- archives ------------------------------------------------------------------------------
 
-    def note_members(self, archive: str, members: dict[str, int]) -> None:
-        """Notes the members of an unpacked archive: their paths below the root, and bytes."""
-        text = json.dumps(members)
+    def note_members(self, archive: str, members: Mapping[Path, int]) -> None:
+        """Notes the members of an unpacked archive and their bytes."""
+        sizes = {path.relative_to(self.root).as_posix(): size for path, size in members.items()}
+        text = json.dumps(sizes)
         write_text(self._members_file(archive), text)
+        self._unpacked.update(sizes)
 
     def members(self, archive: str) -> dict[str, int] | None:
         """The members of an archive that was unpacked whole; None if it was not."""
@@ -113,8 +126,16 @@ class Ledger:
             return False
         return all(_has_size(self.root / name, size) for name, size in members.items())
 
+    @cached_property
+    def _unpacked(self) -> set[str]:
+        """The members of all archives."""
+        names: set[str] = set()
+        for file in (self.root / STATE).glob(f"*{MEMBERS}"):
+            names.update(self.members(file.name.removesuffix(MEMBERS)) or ())
+        return names
+
     def _members_file(self, archive: str) -> Path:
-        return self.root / STATE / f"{archive}.members.json"
+        return self.root / STATE / f"{archive}{MEMBERS}"
 
 
 def _has_size(path: Path, size: int) -> bool:

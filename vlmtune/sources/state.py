@@ -5,10 +5,13 @@ In: orders and the ledger. Out: what is here, and the bytes that are not. Never:
 
 from typing import Literal
 
-from vlmtune.sources.ledger import Ledger
+from vlmtune.sources.addresses import HAND
+from vlmtune.sources.ledger import BY_PERSON, Ledger
 from vlmtune.sources.order import Order
 from vlmtune.sources.source import Conversion, SourceFile, SourceImages
 from vlmtune.storage.folder import digest
+from vlmtune.storage.remote.address import without_credentials
+from vlmtune.storage.remote.download import DownloadError, check_content
 
 State = Literal["whole", "partly", "not here"]
 
@@ -40,14 +43,17 @@ def is_here(file: SourceFile, ledger: Ledger) -> bool:
     if file.unpack is not None:
         return ledger.has_members(archive_name(file))
     path = ledger.root / file.path
-    if not ledger.has(path):
-        return False
     arrival = ledger.get(path)
-    if arrival is None:
+    if arrival is None or not ledger.has(path):
         return False
-    # The YAML may name a new version since the file came; the ledger has no other checksum.
-    kind, _, expected = (file.checksum or "").partition(":")
-    return kind != "sha256" or arrival.sha256 == expected
+    # The YAML may name a new version since the file came.
+    try:
+        check_content(path, file.bytes, file.checksum)
+    except DownloadError:
+        return False
+    addresses = [without_credentials(url) for url in file.urls]
+    from_person = arrival.address == BY_PERSON or arrival.address.startswith(HAND)
+    return file.checksum is not None or from_person or arrival.address in addresses
 
 
 def missing_bytes(order: Order, ledger: Ledger) -> int:

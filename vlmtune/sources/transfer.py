@@ -6,6 +6,7 @@ Never: a page in place of a file, half a file, a wait without end, or a secret i
 
 import json
 import logging
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -16,11 +17,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import requests
+import urllib3
 
 from vlmtune.errors import UserError
 from vlmtune.sources.addresses import HAND, ServerRequest, hub_page, request_of
 from vlmtune.sources.ledger import Ledger
 from vlmtune.storage.files import writing
+from vlmtune.storage.folder import digest
 from vlmtune.storage.remote.address import without_credentials
 from vlmtune.storage.remote.download import (
     DownloadError,
@@ -36,8 +39,11 @@ PROGRESS = 2**20
 WINDOW, SLOWEST = 60.0, 1000
 """A try is given up when fewer than `SLOWEST` bytes a second came in `WINDOW` seconds."""
 _AGAIN = {408, 425, 429}  # statuses below 500 after which another try may succeed
-_PAGE = (b"<!doctype html", b"<html")
+_BEFORE = re.compile(rb"(\xef\xbb\xbf|\s|<!--.*?-->|<\?xml.*?\?>)*", re.DOTALL)
+_PAGE = (b"<!doctype html", b"<html", b"<head", b"<error>")  # the last one is of S3
+_MARKUP = {".html", ".svg", ".xml"}
 _QUOTA = (b"quota", b"too many users")
+_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 Advance = Callable[[int], None]
 log = logging.getLogger("vlmtune")
 
@@ -140,7 +146,7 @@ class Downloader:
         known = self.ledger.get(wanted.path)
         part.replace(wanted.path)
         _forget(part)
-        came = self.ledger.add(wanted.path, request.shown)
+        came = self.ledger.add(wanted.path, without_credentials(request.shown))
         if known is not None and known.sha256 != came.sha256:
             log.warning(
                 "%s changed at its source since %s (sha256 %s, now %s): numbers may differ",
@@ -163,17 +169,15 @@ class Downloader:
             with self._session.get(
                 request.url, headers=headers, stream=True, timeout=timeout
             ) as response:
-                if response.status_code == 416:  # the part is longer than the file is now
-                    raise DownloadError("the file became shorter at its source")
-                _check_status(response, request)
+                problem = _problem(response, request, start, validator, size)
+                if problem is not None:
+                    raise problem
                 if response.status_code == 200:  # the whole file, as it changed or cannot be cut
                     start = 0
                     # Else a killed run would take the old content for the new version's.
                     part.unlink(missing_ok=True)
                 _note(part, request.url, response)
                 total = _total(response, start)
-                if size is not None and total is not None and total != size:
-                    raise RefusedError(f"has {total} bytes, not {size}: it changed at its source")
                 check_space(part.parent, (size or total or start) - start)
                 _write(response, part, start, size or total, advance)
 
@@ -197,21 +201,23 @@ def _write(
     mode = "r+b" if start else "wb"  # "ab" cannot seek
     with part.open(mode) as file:
         file.seek(start)  # what came later than the note is not trusted
-        for chunk in response.iter_content(CHUNK):
+        # `iter_content` waits for a full chunk: for hours, if a byte comes a second.
+        while chunk := response.raw.read1(CHUNK, decode_content=True):
             if came == 0:
-                _check_first(chunk, response)
+                _check_start(chunk, part)
             file.write(chunk)  # what came stays, whatever fails next
             came += len(chunk)
             window += len(chunk)
             advance(len(chunk))
             if total is not None and came > total:
-                raise DownloadError(f"has more than {total} bytes")
+                break
             if time.monotonic() - since > WINDOW:
                 if window < SLOWEST * WINDOW:
                     raise _BrokenError(f"came slower than {SLOWEST} bytes a second")
                 since, window = time.monotonic(), 0
-    if total is not None and came < total:
-        raise _BrokenError(f"ended after {came} of {total} bytes")
+    if total is not None and came != total:
+        kind = _BrokenError if came < total else DownloadError
+        raise kind(f"gave {came} bytes of {total}")
 
 
 @contextmanager
@@ -219,58 +225,92 @@ def _network_errors() -> Iterator[None]:
     """Turns what the network raises into one line."""
     try:
         yield
-    except requests.RequestException as error:
+    except UserError:
+        raise
+    # The URL of a redirect that cannot be parsed is a plain ValueError.
+    except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
         # The text of the error has the whole URL, which may hold a key.
         raise _UnreachableError(
             f"the connection to its server failed ({type(error).__name__})"
         ) from None
 
 
-def _check_status(response: requests.Response, request: ServerRequest) -> None:
+def _problem(
+    response: requests.Response,
+    request: ServerRequest,
+    start: int,
+    validator: str,
+    size: int | None,
+) -> DownloadError | None:
+    """What is wrong with an answer to a request for a file, or for what follows `start`."""
     status = response.status_code
+    if status == 206:
+        # A server may ignore what was asked for, or the version of which it was asked.
+        match = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+        goes_on = match is not None and int(match[1]) == start > 0
+        if not goes_on or _validator(response) != validator:
+            return DownloadError("the server sent another part of the file than asked for")
     if status in (200, 206):
-        return
+        total = _total(response, start)
+        if size is not None and total not in (None, size):
+            return RefusedError(f"has {total} bytes, not {size}: it changed at its source")
+        return None
+    if status == 416:  # the part is longer than the file is now
+        return DownloadError("the file became shorter at its source")
     reason = f"the server answered with status {status}"
     if status >= 500 or status in _AGAIN:
         wait = retry_after(response.headers.get("Retry-After", ""))
-        raise _BrokenError(reason, wait)
+        return _BrokenError(reason, wait)
     page = hub_page(request.shown)
     if status in (401, 403) and page is not None:
         reason = (
             f"needs an account that accepted its terms (status {status}): "
             f"accept them at {page}, then `hf auth login`"
         )
-    raise RefusedError(reason)
+    return RefusedError(reason)
 
 
-def _check_first(chunk: bytes, response: requests.Response) -> None:
-    """Refuses a page: a server that lacks the file, or is over its daily limit, often sends one."""
-    start = chunk[:1000].lstrip().lower()
-    if not start.startswith(_PAGE):
+def check_no_page(path: Path) -> None:
+    """Raises a `DownloadError` if a file is a page: a server that lacks a file often sends one."""
+    with path.open("rb") as file:
+        _check_start(file.read(CHUNK), path)
+
+
+def _check_start(start: bytes, path: Path) -> None:
+    text = start.lower()
+    content = _BEFORE.sub(b"", text, count=1)
+    wanted = Path(path.name.removesuffix(".part"))
+    if wanted.suffix in _MARKUP or not content.startswith(_PAGE):
         return
-    reason = "the server sent a page in place of the file"
-    text = chunk.lower()
+    reason = "is a page in place of the file"
     if any(word in text for word in _QUOTA):
         reason = (
-            "its daily quota is used up, the server sent a page that says so: try again tomorrow, "
-            "or get it in a browser and use --from FOLDER"
+            "is a page that says that the daily quota is used up: try again tomorrow, or get the "
+            "file in a browser and use --from FOLDER"
         )
-    raise RefusedError(reason)
+    raise DownloadError(reason)
 
 
 def _total(response: requests.Response, start: int) -> int | None:
+    """Bytes of the whole file, of which the answer may be what follows `start`."""
     length = response.headers.get("Content-Length", "")
-    return start + int(length) if length.isdecimal() else None
+    if not length.isdecimal():
+        return None
+    return int(length) + (start if response.status_code == 206 else 0)
 
 
 def _note(part: Path, url: str, response: requests.Response) -> None:
     """Writes down which version of the file the part is of."""
+    # An address may hold a password.
+    note = {"url": digest(url), "validator": _validator(response)}
+    _note_of(part).write_text(json.dumps(note), encoding="utf-8")
+
+
+def _validator(response: requests.Response) -> str:
     headers = response.headers
     validator = headers.get("ETag") or headers.get("Last-Modified") or ""
-    if validator.startswith("W/"):  # it does not promise the same bytes
-        validator = ""
-    note = {"url": url, "validator": validator}
-    _note_of(part).write_text(json.dumps(note), encoding="utf-8")
+    # A weak one does not promise the same bytes.
+    return "" if validator.startswith("W/") else validator
 
 
 def _resumable(part: Path, url: str) -> tuple[int, str]:
@@ -278,7 +318,7 @@ def _resumable(part: Path, url: str) -> tuple[int, str]:
     try:
         note = json.loads(_note_of(part).read_text(encoding="utf-8"))
         size = part.stat().st_size
-        validator = note["validator"] if note["url"] == url else ""
+        validator = note["validator"] if note["url"] == digest(url) else ""
     except (OSError, ValueError, KeyError, TypeError):
         return 0, ""
     if not validator:  # the rest may be of another version of the file
@@ -302,6 +342,7 @@ def _size(path: Path) -> int:
 def _check(part: Path, wanted: WantedFile) -> None:
     """Raises a `DownloadError` unless a file is as it should be."""
     check_content(part, wanted.bytes, wanted.checksum)
+    check_no_page(part)
     if wanted.check is not None:
         wanted.check(part)
 

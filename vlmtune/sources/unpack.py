@@ -1,9 +1,11 @@
 """Archives: the members that a source needs, each written whole or not at all.
 
 In: a zip or a tar, and a pattern of members. Out: files below a folder, with their sizes.
-Never: a file outside that folder, a link, a device, or a member that is half there.
+Never: a file outside that folder, a link, a device, a member that is half there, or a person's file
+overwritten.
 """
 
+import bz2
 import gzip
 import lzma
 import shutil
@@ -16,6 +18,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vlmtune.errors import UserError
+from vlmtune.sources.ledger import Ledger
+from vlmtune.sources.placing import put
 from vlmtune.storage.files import writing
 
 # A zip that needs a password or an unknown compression is a RuntimeError; gzip's are OSErrors.
@@ -29,19 +33,27 @@ class ArchiveError(UserError):
 
 Member = tuple[str, int, Any]
 """Name, bytes, and the open content."""
+_OPENERS = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
+"""How a file with these two bytes at its start is decompressed."""
+BLOCK = 512  # of a tar
+CHUNK = 2**20
 
 
 def unpack(
-    archive: Path, kind: str, folder: Path, members: str, strip: int, required: bool = True
+    archive: Path,
+    kind: str,
+    folder: Path,
+    ledger: Ledger,
+    members: str,
+    strip: int,
+    required: bool = True,
 ) -> dict[Path, int]:
     """Writes the members that match a pattern; returns the files with their bytes.
 
-    A file that was written from this archive is left as it is, so a killed run goes on. An
-    `ArchiveError` says what is wrong with the archive, or, if they are `required`, that it has no
-    such members.
+    An `ArchiveError` says what is wrong with the archive, or, if they are `required`, that it has
+    no such members. A `UserError` names a person's file in the place of a member.
     """
     written: dict[Path, int] = {}
-    came = archive.stat().st_mtime_ns  # files older than it are of another version
     read = {"zip": _of_zip, "tar": _of_tar}[kind]
     try:
         for name, size, content in read(archive):
@@ -49,10 +61,12 @@ def unpack(
             if inner is None or not fnmatchcase(name, members):
                 continue
             path = folder / inner
+            # Of two members of one name the last one counts.
+            _write(path, content, is_ours=path in written or ledger.wrote(path))
             written[path] = size
-            if not _is_written(path, size, came):
-                _write(path, content)
     except DAMAGED as error:
+        # The archive that comes next may replace what this one gave.
+        ledger.note_members(f"damaged-{archive.name}", written)
         raise ArchiveError(
             f"expected a whole {kind} archive in {archive}, got {error}: get it again"
         ) from error
@@ -64,7 +78,7 @@ def unpack(
     return written
 
 
-def _write(path: Path, content: Any) -> None:
+def _write(path: Path, content: Any, is_ours: bool) -> None:
     """Writes a member, and gives it its name when it is whole.
 
     `write_atomically` would look through the folder for what killed runs left, at each of a hundred
@@ -73,17 +87,12 @@ def _write(path: Path, content: Any) -> None:
     part = path.with_name(f".{path.name}.part")  # hidden, as readers list folders
     with writing(path, "name another folder by --data-root"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-            shutil.copyfileobj(content, file, 2**20)
-        part.replace(path)
-
-
-def _is_written(path: Path, size: int, since: int) -> bool:
-    """Whether a file has its size, and was written later than the archive."""
-    if not path.is_file():
-        return False
-    status = path.stat()
-    return status.st_size == size and status.st_mtime_ns >= since
+        try:
+            with part.open("wb") as file:
+                shutil.copyfileobj(content, file, CHUNK)
+            put(part, path, is_ours)
+        finally:
+            part.unlink(missing_ok=True)
 
 
 def _of_zip(archive: Path) -> Iterator[Member]:
@@ -91,16 +100,42 @@ def _of_zip(archive: Path) -> Iterator[Member]:
         for info in opened.infolist():
             if not info.is_dir():
                 with opened.open(info) as content:
-                    yield info.filename, info.file_size, content
+                    yield info.filename, info.file_size, _Reader(content)
 
 
 def _of_tar(archive: Path) -> Iterator[Member]:
-    # As a stream: a compressed tar of 97 GB is read once, from its start to its end.
-    with tarfile.open(archive, "r|*") as opened:
-        for info in opened:
-            content = opened.extractfile(info) if info.isreg() else None
-            if content is not None:
-                yield info.name, info.size, content
+    with archive.open("rb") as file:
+        start = file.read(2)
+    decompress = _OPENERS.get(start, open)
+    with decompress(archive, "rb") as stream:
+        reader: Any = _Reader(stream)
+        # As a stream: a compressed tar of 97 GB is read once, from its start to its end.
+        with tarfile.open(fileobj=reader, mode="r|") as opened:
+            for info in opened:
+                content = opened.extractfile(info) if info.isreg() else None
+                if content is not None:
+                    yield info.name, info.size, content
+        # The checksum of the compression is at its end, and `tarfile` takes a cut tar for whole.
+        while reader.read(CHUNK):
+            pass
+        if any(reader.last):
+            raise tarfile.ReadError("an archive without its end")
+
+
+class _Reader:
+    """Reads a compressed file, whose errors name the archive, and keeps its last block."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.last = b""
+
+    def read(self, size: int) -> bytes:
+        try:
+            chunk = self.stream.read(size)
+        except OSError as error:  # otherwise the disk that is written would be blamed
+            raise tarfile.ReadError(str(error)) from error
+        self.last = (self.last + chunk)[-BLOCK:]
+        return chunk
 
 
 def _inner_path(name: str, strip: int) -> PurePosixPath | None:

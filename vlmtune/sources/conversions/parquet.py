@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from vlmtune.data.tables import read_cells
-from vlmtune.storage.files import reading, write_atomically
+from vlmtune.sources.ledger import Ledger
+from vlmtune.sources.placing import merged_folder
+from vlmtune.storage.files import reading
 
 SUFFIXES = {b"\x89PN": ".png", b"\xff\xd8\xff": ".jpg"}
 """The first three bytes of a file of each kind of image."""
@@ -36,7 +38,7 @@ def write_class_folders(
     # By number, and not as a list: -1 stands for an unknown class in some data sets.
     name_of = dict(enumerate(names))
     counts: Counter[str] = Counter()
-    with write_atomically(root / out) as folder:
+    with merged_folder(root / out, Ledger(root)) as folder:
         for row in read_cells(source):
             content, suffix = _image(row.get(image), source)
             with reading(source, f"numbers of {len(names)} classes", FIX):
@@ -59,7 +61,7 @@ def write_rows(root: Path, parquet: str, out: str, image: str, columns: Sequence
     """
     source = root / parquet
     lines = []
-    with write_atomically(root / out) as folder:
+    with merged_folder(root / out, Ledger(root)) as folder:
         folder.mkdir(parents=True)
         for number, row in enumerate(read_cells(source), start=1):
             content, suffix = _image(row.get(image), source)
