@@ -36,7 +36,7 @@ _FRAME = re.compile(r"(?:^|/)0(?:\d{,10}|\d{12,})\.\w+$")  # numbers of twelve d
 _IMAGE_FILE = re.compile(
     rf"[^\s'\",\[\]]+(?:{'|'.join(map(re.escape, sorted(SUFFIXES, reverse=True)))})", re.IGNORECASE
 )
-_SUFFIXES = (".json", ".jsonl", ".csv", ".tsv")
+ANNOTATIONS = (".json", ".jsonl", ".csv", ".tsv")
 _TRAINING = ("train", "restval")  # Karpathy's splits that no benchmark measures
 
 
@@ -172,10 +172,10 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
         if not path.is_dir():
             yield path
             continue
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _SUFFIXES)
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in ANNOTATIONS)
         if not files:
             raise UserError(
-                f"expected files of a benchmark ({', '.join(_SUFFIXES)}) in {path}, got none: "
+                f"expected files of a benchmark ({', '.join(ANNOTATIONS)}) in {path}, got none: "
                 "download them or correct the path"
             )
         yield from files

@@ -7,13 +7,13 @@ of them it looks like. Never: a changed image.
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 from PIL import Image
 
-from data_builders.measured import Measured, measured_sources, named_images
+from data_builders.measured import ANNOTATIONS, Measured, measured_sources, named_images
 from vlmtune.data.images import SUFFIXES, open_image
 from vlmtune.data.schema import RecordError
 from vlmtune.storage.files import reading, regular
@@ -25,6 +25,8 @@ _FLAT = 8  # fewer bits tell too little: most pictures on a plain background hav
 
 class MeasuredImages:
     """The images of benchmarks, compared by content where their files are there, else by name.
+
+    If a file names an image that is not there, all of its names are compared.
 
     Args:
         paths: Folders of images; annotation files or tables, whose images are next to them or are
@@ -145,14 +147,26 @@ def _parted(paths: Sequence[Path], every_name: bool = False) -> tuple[list[Path]
     for path in map(Path, paths):
         if path.is_dir():
             inside = sorted(x for x in path.rglob("*") if x.suffix.lower() in SUFFIXES)
-            named = any(path.rglob("*.json")) or any(path.rglob("*.csv"))
+            annotations = sorted(x for x in path.rglob("*") if x.suffix.lower() in ANNOTATIONS)
         else:
             inside = [path.parent / name for name in named_images(path)]
             inside = [file for file in dict.fromkeys(inside) if file.is_file()]
-            named = True
+            annotations = [path]
         images += inside
-        by_name += [path] if not inside or (every_name and named) else []
+        if not inside or (every_name and annotations):
+            by_name.append(path)
+            continue
+        present = {file.name for file in inside}
+        by_name += [file for file in annotations if _names_others(file, present)]
     return by_name, list(dict.fromkeys(images))
+
+
+def _names_others(annotations: Path, present: Collection[str]) -> bool:
+    """Whether a file names images that are not there, so that only their names can be compared."""
+    for name in map(PurePosixPath, named_images(annotations)):
+        if name.suffix.lower() in SUFFIXES and name.name not in present:
+            return True
+    return False
 
 
 def _content(path: Path) -> bytes:

@@ -48,6 +48,7 @@ UPSTREAM = {
     "export": BASICS | {"backbones", "adapters", "model", "results", "storage", "report.table"},
     "probing": {"types", "errors", "config", "storage", "features", "metrics", "model", "results"}
     | {"data.images", "data.tables", "data.table_rows"}
+    | {"data.table_columns", "data.distinct_images"}
     | {"data.schema", "data.shards", "data.tar_records"}
     | {"adapters.base", "backbones.base", "backbones.evaluation_mode", "report"},
     "search": {"types", "errors", "storage", "features", "data.images", "model"}

@@ -249,6 +249,22 @@ def test_tiles_of_other_images_are_not_used(tmp_path):
     assert {file.name for file in tmp_path.iterdir()} == {key().folder, f"{key().folder}.lock"}
 
 
+def test_copies_of_an_image_are_not_its_neighbours(tmp_path):
+    """Even with the same features, other images are neighbours first."""
+    captions, x = toy()
+    names = list(captions)
+    x[5] = x[2]
+    contents = {name: name for name in names} | {names[5]: names[2]}
+    cache = open_or_build_cache(tmp_path, key(), captions, lambda: x, None, contents)
+    expected = brute(captions, x, N - 1)
+    for name, (near, _) in expected.items():
+        others = [other for other in near if contents[other] != contents[name]]
+        assert cache.similar(name) == others[:K]
+    with refused("at least 2 images to compare, got 1"):
+        same = dict.fromkeys(names, "same")
+        open_or_build_cache(tmp_path / "one", key(), captions, lambda: x, None, same)
+
+
 def test_bad_numbers_are_refused(tmp_path):
     x = toy()[1]
     x[4, 2] = torch.nan

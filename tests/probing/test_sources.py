@@ -56,6 +56,23 @@ def test_images_without_splits_are_split_by_content(tmp_path):
     assert {x.digest for x in labelled_images(tmp_path) if x.split == "test"} == tested
 
 
+def test_splits_are_known_in_any_case(tmp_path, caplog):
+    rows = ["image,split"]
+    for i in range(40):
+        folder = "Training" if i < 30 else "Test"
+        write(tmp_path, f"{folder}/{i}.png", i)
+        rows.append(f"{folder}/{i}.png,{folder.upper()}")
+    (tmp_path / "rows.csv").write_text("\n".join(rows))
+    table = labelled_images(tmp_path / "rows.csv")  # it needs no captions
+    assert facts(table) == [("test", "")] * 10 + [("train", "")] * 30
+    (tmp_path / "Training").rename(tmp_path / "Train")
+    assert facts(labelled_images(tmp_path)) == facts(table)
+    assert not caplog.text
+    (tmp_path / "Train").rename(tmp_path / "dev")
+    labelled_images(tmp_path)
+    assert "is called train: one image in 5 tests" in caplog.text
+
+
 def test_an_image_is_used_once(tmp_path, caplog):
     for i in range(4):
         write(tmp_path, f"train/{i}.png", i)
@@ -124,6 +141,8 @@ def test_any_image_needs_no_classes_and_no_splits(tmp_path):
     write(tmp_path, "test/a/0.png", 0)
     write(tmp_path, "train/b/1.png", 1)
     assert any_image(tmp_path).size == (8, 8)
+    (tmp_path / "test/a/0.png").write_bytes(b"broken")
+    assert any_image(tmp_path).size == (8, 8)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError):
         any_image(tmp_path / "empty")
@@ -170,5 +189,6 @@ def test_mistakes_are_named(tmp_path):
     with pytest.raises(UserError, match=r"expected 'kind' in .*, as a key of a \.json"):
         labelled_images(tmp_path, "kind")
     (tmp_path / "train/a/0.json").write_text('{"kind": "x"}')
+    (tmp_path / "train/a/1.json").write_text('{"kind": null}')
     with pytest.raises(UserError, match="3 of 4 have none"):
         labelled_images(tmp_path, "kind")

@@ -131,11 +131,14 @@ def test_it_finds_images_like_another(model_folder, photos, tmp_path, adapter):
         first, *rest = index.similar(open_image(file), 9)
         assert (first.path, first.score) == (file, pytest.approx(1.0, abs=1e-3))
         assert_same(rest, others, 1e-3)
+        assert index.similar(i - 9, 8) == others
         if isinstance(adapter, LinearProbe):
             vectors = model.encode_image(files)
             cosines = model.similarity(vectors[i : i + 1], vectors)[0]
             expected = [float(cosines[files.index(hit.path)]) for hit in others]
             assert [hit.score for hit in others] == pytest.approx(expected, abs=1e-4)
+    with pytest.raises(IndexError):
+        index.similar(9)
 
 
 def assert_same(found: list[Hit], wanted: list[Hit], tolerance: float = 1e-4) -> None:

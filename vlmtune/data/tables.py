@@ -274,7 +274,7 @@ def _image_folder(path: Path) -> Iterator[Cells | _Unreadable]:
     for file in files:
         name = file.relative_to(path)
         row: Cells = {}
-        if name.parts[0] in SPLIT_FOLDERS:
+        if name.parts[0].lower() in SPLIT_FOLDERS:
             row["split"] = name.parts[0]
         text = file.with_suffix(".txt")
         sidecar = file.with_suffix(".json")

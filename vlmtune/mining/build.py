@@ -7,6 +7,7 @@ whole tile.
 
 import json
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -39,6 +40,7 @@ def open_or_build_cache(
     captions: Mapping[str, Sequence[str]],
     features: Callable[[], Float[Tensor, "n d"]],
     score: Score | None = None,
+    contents: Mapping[str, str] | None = None,
 ) -> SimilarityCache:
     """Opens the cache of `key` under `root`, after building it if it is missing or damaged.
 
@@ -48,10 +50,12 @@ def open_or_build_cache(
         captions: By image id the captions known to be true of the n images.
         features: Gives the images' features, in the order of `captions`; called only to build.
         score: Scores an image against captions of its neighbours; None to compare images alone.
+        contents: The digest of each image's content: images of one content are not neighbours of
+            each other. None if all differ.
 
     Raises:
-        UserError: There are fewer than two images, features or scores are not finite, or the disk
-            cannot be written.
+        UserError: There are fewer than two images to compare, features or scores are not finite, or
+            the disk cannot be written.
 
     Example:
         >>> import tempfile
@@ -63,7 +67,7 @@ def open_or_build_cache(
         ['dog']
     """
     path = Path(root) / key.folder
-    builder = _Builder(path, key, captions, features, score)
+    builder = _Builder(path, key, captions, features, score, contents)
 
     def opened() -> SimilarityCache:
         cache = SimilarityCache(path, key)
@@ -86,6 +90,7 @@ class _Builder:
         captions: Mapping[str, Sequence[str]],
         features: Callable[[], Tensor],
         score: Score | None,
+        contents: Mapping[str, str] | None,
     ) -> None:
         self.path = path
         self.key = key
@@ -99,15 +104,18 @@ class _Builder:
         for texts in captions.values():
             columns = sorted({column[text] for text in texts})
             self.true.append(np.array(columns, dtype=np.int32))
-        others = len(self.images) - 1
+        same = self.images if contents is None else [contents[image] for image in self.images]
+        numbers = {content: number for number, content in enumerate(dict.fromkeys(same))}
+        self.contents = torch.tensor([numbers[content] for content in same])
+        others = len(self.images) - max(Counter(same).values(), default=1)
         if others < 1:
             raise UserError(
-                f"expected at least 2 images to compare, got {len(captions)}: check the shards"
+                f"expected at least 2 images to compare, got {len(numbers)}: check the shards"
             )
         self.k = min(key.neighbours, others)
         # Tiles hold numbers of images and captions, so they belong to exactly these.
         true = [columns.tolist() for columns in self.true]
-        names = folders.digest([self.images, self.texts, true])
+        names = folders.digest([self.images, self.texts, true, self.contents.tolist()])
         self.tiles = path.with_name(f".{path.name}.{names[:16]}.tiles")
 
     def write(self, writer: FolderWriter) -> None:
@@ -160,7 +168,7 @@ class _Builder:
         return bank
 
     def _compute(self, bank: Tensor, rows: range) -> Tile:
-        numbers, _ = nearest(bank, rows, self.k)
+        numbers, _ = nearest(bank, rows, self.k, contents=self.contents)
         neighbours = numbers.cpu().numpy()
         counts = np.zeros(len(rows), dtype=np.int64)
         columns = np.empty(0, dtype=np.int32)
@@ -235,12 +243,17 @@ def _check_finite(values: Tensor, what: str) -> None:
 
 
 def nearest(
-    bank: Float[Tensor, "n d"], rows: range, k: int, columns: int = COLUMNS
+    bank: Float[Tensor, "n d"],
+    rows: range,
+    k: int,
+    columns: int = COLUMNS,
+    contents: Int[Tensor, "n"] | None = None,
 ) -> tuple[Int[Tensor, "b k"], Float[Tensor, "b k"]]:
     r"""Finds the k other rows of a bank with the highest cosine to each of `rows`, exactly.
 
     $\cos_{ij} = x_i \cdot x_j$ for normalised x. Returns rows, best first, and their cosines; of
-    equal cosines the lower row comes first. At most b x (k + `columns`) cosines are in memory.
+    equal cosines the lower row comes first. Rows with one number in `contents` are one image, of
+    which none is a neighbour of another. At most b x (k + `columns`) cosines are in memory.
 
     Example:
         >>> nearest(torch.eye(3), range(1), 2)[0]
@@ -248,17 +261,18 @@ def nearest(
     """
     queries = bank[rows.start : rows.stop].float()
     all_numbers = torch.arange(len(bank), device=bank.device)
-    query_rows = all_numbers[rows.start : rows.stop, None]
+    content = all_numbers if contents is None else contents.to(bank.device)
+    query_content = content[rows.start : rows.stop, None]
     # The best so far of each query: none at first.
     cosines = queries.new_empty(len(rows), 0)
-    numbers = query_rows[:, :0]
+    numbers = all_numbers.new_empty(len(rows), 0)
     for start in range(0, len(bank), columns):
         stop = start + columns
         part = bank[start:stop].float()
         number = all_numbers[start:stop].expand(len(rows), -1)
         similar = queries @ part.T
-        # No row is its own neighbour.
-        itself = number == query_rows
+        # No image is its own neighbour.
+        itself = content[start:stop] == query_content
         similar = similar.masked_fill_(itself, -torch.inf)
         # The best of before stand to the left: of equal cosines the lower number stays.
         cosines = torch.cat([cosines, similar], dim=1)

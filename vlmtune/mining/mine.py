@@ -59,16 +59,18 @@ def mine(
     digests = image_digests(known.images)
     stored = _store(store or out, compared, fingerprint, known, digests, batch_size)
     # Images that cannot be read have no features.
-    captions = {}
-    for image in known.images:
-        if digests.get(image, "") in stored:
-            captions[image] = known.captions[image]
+    readable = [image for image in known.images if digests.get(image, "") in stored]
+    # A caption of an image is true of its copies in other sets.
+    true: dict[str, set[str]] = {}
+    for image in readable:
+        true.setdefault(digests[image], set()).update(known.captions[image])
+    captions = {image: sorted(true[digests[image]]) for image in readable}
 
     def features() -> Float[Tensor, "n d"]:
         rows = [digests[image] for image in captions]
         return _vectors(stored, rows, compared.device)
 
-    return open_or_build_cache(out, key, captions, features, score)
+    return open_or_build_cache(out, key, captions, features, score, digests)
 
 
 def _store(

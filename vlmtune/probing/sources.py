@@ -7,18 +7,21 @@ Never: the same image in both splits.
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
+from vlmtune.data.distinct_images import training_splits
 from vlmtune.data.images import content_digest, digest, open_image
 from vlmtune.data.schema import EXTENSIONS, RecordError
 from vlmtune.data.shards import ShardSet
+from vlmtune.data.table_columns import guessed_columns
 from vlmtune.data.table_rows import Table
-from vlmtune.data.tables import SPLIT_FOLDERS, read_cells
+from vlmtune.data.tables import column_names, read_cells
 from vlmtune.data.tar_records import Damage, RawRecord, Shard, read_records
 from vlmtune.errors import UserError
 from vlmtune.probing.tasks import Split
@@ -28,7 +31,6 @@ from vlmtune.types import ImageRef
 
 TEST_EVERY = 5  # one image in so many is for testing where nothing else says which
 FEWEST = 2  # images of a split
-TRAIN = SPLIT_FOLDERS[0]
 
 log = logging.getLogger("vlmtune")
 
@@ -69,8 +71,9 @@ def labelled_images(
             the name of an image's folder is its class if this is None.
         limit: Images of each split at most, None for all. The split keeps the same ones each time.
 
-    Images with a cell "split" (or a folder) called train are for training, all others of such data
-    for testing. Without splits one image in five is for testing, by the digest of its content.
+    Images with a cell "split" (or a folder) called train or training are for training, all others
+    of such data for testing. Without splits one image in five is for testing, by the digest of its
+    content.
 
     Images that cannot be decoded are left out with a warning. With a limit, the images of a split
     are of as many classes as possible.
@@ -87,10 +90,13 @@ def labelled_images(
             advance(1)
     if clashes:
         log.info("%d images occur twice in %s: each is used once", clashes, path)
-    stated = any(split == TRAIN for _, _, split in given.values())
+    splits = {split for _, _, split in given.values()}
+    training = training_splits(splits)
+    if splits - {""} and not training:
+        log.warning("no split of %s is called train: one image in %d tests", path, TEST_EVERY)
     images = []
     for name, (read, label, split) in sorted(given.items()):
-        given_split = _split(name, split, stated)
+        given_split = _split(name, split, training)
         images.append(LabelledImage(read, name, label, given_split))
     if labels is not None and not any(image.label for image in images):
         raise UserError(
@@ -111,9 +117,13 @@ def _digest(content: Path | bytes) -> str:
 def any_image(path: Path | str, labels: str | None = None) -> Image.Image:
     """Returns the first image of what `labelled_images` takes, whatever its label and its split."""
     located = path_or_url(str(path))
+    broken = "none"
     for read, label, _ in _listed(located, labels):
-        return LabelledImage(read, "", label, "test").open()
-    raise UserError(f"expected an image in {path}, got none: add one")
+        try:
+            return LabelledImage(read, "", label, "test").open()
+        except (RecordError, UserError) as error:
+            broken = str(error)
+    raise UserError(f"expected an image in {path}, got {broken}: add one")
 
 
 def _usable(
@@ -168,9 +178,9 @@ def _in_turn(images: list[LabelledImage], split: Split) -> list[LabelledImage]:
     return [image for *_, image in turns]
 
 
-def _split(name: str, split: str, stated: bool) -> Split:
-    if stated:
-        return "train" if split == TRAIN else "test"
+def _split(name: str, split: str, training: Sequence[str]) -> Split:
+    if training:
+        return "train" if split in training else "test"
     # The digest decides, so an image stays in its split when others are added.
     return "test" if int(name[:8], 16) % TEST_EVERY == 0 else "train"
 
@@ -186,7 +196,7 @@ def _check(images: list[LabelledImage], path: Path | str) -> None:
     if 0 < unlabelled < len(images):
         raise UserError(
             f"expected a label for each image in {path} or for none, {unlabelled} of {len(images)} "
-            "have none: write the missing labels"
+            "have none: write the missing labels (a folder called train, val or test is a split)"
         )
     labels: dict[Split, set[str]] = {"train": set(), "test": set()}
     for image in images:
@@ -215,7 +225,7 @@ def _of_folder(path: Path, labels: str | None) -> Iterator[Listed]:
     for cells in read_cells(path):
         folder = Path(cells["image"]).parent
         if labels is not None:
-            label = str(cells.get(labels, ""))
+            label = _text(cells.get(labels))
         elif str(folder) in (".", cells.get("split")):
             label = ""  # right below the folder or a split there is no folder of a class
         else:
@@ -226,8 +236,11 @@ def _of_folder(path: Path, labels: str | None) -> Iterator[Listed]:
 
 
 def _of_table(path: Path, labels: str | None) -> Iterator[Listed]:
-    # The column of labels is read in place of the captions.
-    given = None if labels is None else {"caption": labels}
+    given: dict[str, str | Sequence[str]] = {}
+    if labels is not None:
+        given = {"caption": labels}  # read in place of the captions
+    elif images := guessed_columns("image", column_names(path)):
+        given = {"image": images, "caption": images}  # a table without captions will do
     for row in Table(path, given=given).rows():
         label = next(iter(row.captions), "") if labels else ""
         yield partial(_same, row.image), label, row.split
@@ -262,7 +275,11 @@ def _label(raw: RawRecord, labels: str | None) -> str:
     cells = json.loads(text)
     if not isinstance(cells, dict):
         return ""
-    return str(cells.get(labels, ""))
+    return _text(cells.get(labels))
+
+
+def _text(cell: Any) -> str:
+    return "" if cell is None else str(cell)
 
 
 def _same(content: Path | bytes) -> Path | bytes:

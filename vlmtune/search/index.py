@@ -194,15 +194,16 @@ class Index:
             top: Files to return.
         """
         vectors = self._recalled()
-        query = vectors[image : image + 1] if isinstance(image, int) else self._recall_vector(image)
+        if isinstance(image, Image.Image):
+            position = -1  # the picture is none of the files
+            query = self._recall_vector(image)
+        else:
+            position = range(len(vectors))[image]
+            query = vectors[position : position + 1]
         cosines = cosine_similarity(query, vectors)
-        if isinstance(image, int):
-            # A file that is asked for comes last, and is left out below.
-            cosines[image] = -torch.inf
-        order = cosines.argsort(descending=True, stable=True)
         hits = []
-        for file in order[:top].tolist():
-            if file != image:
+        for file in cosines.argsort(descending=True, stable=True).tolist():
+            if file != position and len(hits) < top:
                 hits.append(Hit(self.paths[file], float(cosines[file])))
         return hits
 

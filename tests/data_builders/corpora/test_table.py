@@ -197,6 +197,11 @@ def test_measured_images_are_left_out_by_content(tmp_path, capsys):
     (tmp_path / "names.json").write_text('[{"filename": "far/3.png"}, {"filename": "far/4.png"}]')
     builder = TableBuilder(path, measured=[tmp_path / "names.json"])
     assert names(records(builder)) == ["0.png", "1.png", "2.png", "5.png"]
+    # Where a part of the images is missing, names are compared as well.
+    (test / "names.json").write_text('[{"filename": "x.png"}, {"filename": "far/3.png"}]')
+    for measured in (test, test / "names.json"):
+        builder = TableBuilder(path, measured=[measured])
+        assert names(records(builder)) == ["0.png", "2.png", "4.png", "5.png"]
 
 
 def test_difference_hash():
