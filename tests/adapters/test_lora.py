@@ -91,7 +91,7 @@ def test_dropout_is_for_training_and_keeps_the_mean():
     update = layer.parametrizations.weight[0]
     want = update.update()
     assert update.update().equal(want)
-    model.train()
+    adapter.train()
     drawn = torch.stack([update.update() for _ in range(400)])
     columns = drawn.any(dim=1)  # a column is there, doubled, or is not
     assert 0.4 < columns.float().mean() < 0.6

@@ -6,7 +6,7 @@ from pytorch_lightning.callbacks import Callback
 
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module, quiet_trainer, weights
-from vlmtune.adapters import LinearProbe, MMAdapter, ZeroShot
+from vlmtune.adapters import LinearProbe, LoRA, MMAdapter, ZeroShot
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives import InfoNCE, Objective, PairBCE
@@ -88,9 +88,58 @@ def test_only_the_adapter_moves_and_the_backbone_stays_still(model_folder, shard
     made.train()
     assert made.adapter.training
     assert not any(part.training for part in made.backbone.modules())
-    next(made.backbone.parameters()).requires_grad_()
-    made.train()
-    assert made.backbone.training
+
+
+def test_a_fit_drops_out_updates_and_nothing_of_the_backbone(model_folder, shards, tmp_path):
+    """Lightning keeps the modes that it finds."""
+    runs = []
+    for dropout in (0.0, 0.5):
+        made = module(model_folder, LoRA(rank=2, dropout=dropout), [InfoNCE()])
+        made.eval()
+        runs.append(fit(made, shards, tmp_path, steps=4)[1].losses)
+        modes = {type(part).__name__ for part in made.backbone.modules() if part.training}
+        assert modes == {"LowRank"}
+    assert runs[0][0] == runs[1][0]  # an update is zero at the start
+    assert runs[0] != runs[1]
+
+
+def test_a_resumed_run_takes_the_options_of_the_config(model_folder, shards, tmp_path, capsys):
+    def adamw(lr, decay):
+        return lambda groups: torch.optim.AdamW(groups, lr=lr, weight_decay=decay)
+
+    fit(probe(model_folder, optimizer=adamw(0.01, 0.1)), shards, tmp_path, 3, save=True)
+    path = tmp_path / "stepstep=3.ckpt"
+    _, same = fit(probe(model_folder, optimizer=adamw(0.01, 0.1)), shards, tmp_path, resume=path)
+    assert "resumed with" not in capsys.readouterr().out
+    made = probe(model_folder, optimizer=adamw(0.001, 0.2))
+    trainer, lower = fit(made, shards, tmp_path, resume=path)
+    assert "resumed with another weight_decay, lr of the optimizer" in capsys.readouterr().out
+    assert lower.rates == pytest.approx([rate / 10 for rate in same.rates])
+    assert {group["weight_decay"] for group in trainer.optimizers[0].param_groups} == {0.0, 0.2}
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_a_validation_that_was_due_is_run_after_a_resume(model_folder, shards, tmp_path, every):
+    """A run of six steps is killed behind each checkpoint; an epoch has three steps."""
+
+    class Scores(Callback):
+        def __init__(self):
+            self.seen = {}
+
+        def on_validation_end(self, trainer, pl_module):
+            score = float(trainer.callback_metrics["val/loss"])
+            assert self.seen.setdefault(trainer.global_step, score) == score
+
+    options = {"val": True, "val_check_interval": every, "check_val_every_n_epoch": None}
+    whole = Scores()
+    fit(probe(model_folder), shards, tmp_path, callbacks=(whole,), save=True, **options)
+    assert list(whole.seen) == list(range(every, 7, every))
+    for step in range(1, 6):  # after the sixth step nothing is left to do
+        resumed = Scores()
+        path = tmp_path / f"stepstep={step}.ckpt"
+        fit(probe(model_folder), shards, tmp_path, callbacks=(resumed,), resume=path, **options)
+        due = {number: score for number, score in whole.seen.items() if number >= step}
+        assert resumed.seen == due
 
 
 def test_a_checkpoint_holds_what_is_trained_and_nothing_else(model_folder, shards, tmp_path):

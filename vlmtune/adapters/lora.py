@@ -77,6 +77,7 @@ class LoRA(DualAdapter[Pooled, Pooled]):
         self.dropout = dropout
         self.on_image = image
         self.on_text = text
+        self._updates: list[LowRank] = []  # modules of the backbone
         self.image_input = FeatureSpec("pooled", frozen=not image)
         self.text_input = FeatureSpec("pooled", frozen=not text)
 
@@ -111,5 +112,13 @@ class LoRA(DualAdapter[Pooled, Pooled]):
         for (module, name, parts, chosen), weight in zip(matches, weights, strict=True):
             if id(weight) in used:
                 update = LowRank(weight, parts, chosen, self.rank, self.alpha, self.dropout)
-                update.train(module.training)
+                update.train(self.training)
                 parametrize.register_parametrization(module, name, update)
+                self._updates.append(update)
+
+    @override
+    def train(self, mode: bool = True) -> "LoRA":
+        """Sets the mode of the updates, too; the backbone around them has its own."""
+        for update in self._updates:
+            update.train(mode)
+        return super().train(mode)

@@ -168,8 +168,7 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
     groups.sort(key=lambda group: ORDER.index(group[0]))
 
     def position_of_question(definition: Definition) -> int:
-        benchmark, _, _ = definition
-        return groups.index(questions[benchmark])
+        return groups.index(questions[definition[0]])
 
     text_only = frozenset(i for i, run in enumerate(runs) if run.text_only)
     out = []

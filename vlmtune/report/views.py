@@ -83,12 +83,11 @@ class Views:
         self.colours = colours(runs)
         self.baseline = baseline(runs)
         self.names = [run.name for run in runs]
-        self.citations: dict[str, str] = {}
         self._first: dict[str, Result] = {}
         for run in runs:
             for result in run.results:
-                self.citations[result.benchmark] = result.citation
                 self._first.setdefault(result.benchmark, result)
+        self.citations = {name: result.citation for name, result in self._first.items()}
         self._gallery = Gallery(runs)
         self._keys = 0  # of plots so far
 

@@ -164,7 +164,8 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
 
     @override
     def on_fit_start(self) -> None:
-        """Opens or builds the feature stores."""
+        """Sets training mode, which Lightning leaves to us, and opens the feature stores."""
+        self.train()
         check_teacher(self._objectives(), self.teacher is not None)
         if self.store is not None:
             corpus: CorpusContent | None = getattr(self.trainer, "datamodule", None)
@@ -196,14 +197,22 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
 
     @override
     def train(self, mode: bool = True) -> "AdaptationModule":
-        """Sets training mode; a frozen backbone stays in evaluation mode, without dropout."""
+        """Sets training mode; a backbone, trained or not, stays in evaluation mode: no dropout."""
         super().train(mode)
-        trains_backbone = any(parameter.requires_grad for parameter in self.backbone.parameters())
-        if not trains_backbone:
-            self.backbone.eval()
+        self.backbone.eval()  # no checkpoint has statistics of its batch norms
         if self.original is not None:
             self.original.eval()
+        self.adapter.train(mode)  # some of its modules lie in the backbone
         return self
+
+    @override
+    def on_train_start(self) -> None:
+        """Completes a resume."""
+        super().on_train_start()
+        if self.global_step:
+            from vlmtune.training.resuming import resume  # most runs start anew
+
+            resume(self)
 
     @override
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:

@@ -1,0 +1,74 @@
+"""What Lightning leaves out of a resume: options of the config, and a validation that was due.
+
+In: a trainer whose checkpoint is loaded. Out: its optimizer, schedule and callbacks as an
+uninterrupted run has them. Never: another state of the optimizer.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+
+def resume(module: pl.LightningModule) -> None:
+    """Completes what Lightning has loaded: the options of the config win, and it validates."""
+    trainer = module.trainer
+    schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
+    # A user's module may have other schedules.
+    if len(schedules) == 1 and isinstance(schedules[0], LambdaLR):
+        configured: Any = module.configure_optimizers()
+        options = configured["optimizer"].param_groups
+        changed = take_options(trainer.optimizers[0], schedules[0], options)
+        if changed and trainer.is_global_zero:
+            print(f"resumed with another {', '.join(changed)} of the optimizer")
+    run_due_validation(trainer)
+
+
+def take_options(
+    optimizer: torch.optim.Optimizer, schedule: LambdaLR, options: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Gives a resumed optimizer the options of the config in place of those of the checkpoint.
+
+    Returns the names of options that differ.
+    """
+    changed: dict[str, None] = {}
+    for group, wanted in zip(optimizer.param_groups, options, strict=True):
+        for name, value in wanted.items():
+            # "lr" is the learning rate of the step.
+            if name not in ("params", "lr") and group.get(name) != value:
+                changed[name] = None
+                group[name] = value
+    # The schedule is that of the config, which may have more steps.
+    schedule.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
+    for group, factor in zip(optimizer.param_groups, schedule.lr_lambdas, strict=True):
+        group["lr"] = group["initial_lr"] * factor(schedule.last_epoch)
+    names = {"initial_lr": "lr"}
+    return [names.get(name, name) for name in changed]
+
+
+def run_due_validation(trainer: pl.Trainer) -> None:
+    """Runs the validation that was due at the step of the checkpoint, if any.
+
+    A checkpoint of every so many steps, or of a signal, is written before the validation of its
+    step. Without that validation the best checkpoint would be another one after a resume.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    by_time = getattr(trainer, "_val_check_time_interval", None) is not None
+    if not loop.restarted_on_train_batch_end or by_time:
+        return
+    # At the end of an epoch Lightning has counted the next epoch already.
+    every_epoch = trainer.check_val_every_n_epoch in (None, 1)
+    if loop.batch_progress.is_last_batch and not every_epoch:
+        return
+    fetcher = trainer.fit_loop._data_fetcher
+    if fetcher is None or not loop._should_check_val_fx(fetcher):
+        return
+    # As Lightning's own loop does it after a batch.
+    trainer.validating = True
+    first_iteration = trainer._logger_connector._first_loop_iter
+    loop.val_loop.restarting = False
+    loop.val_loop.run()
+    trainer.training = True
+    trainer._logger_connector._first_loop_iter = first_iteration
