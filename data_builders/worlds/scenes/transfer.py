@@ -300,6 +300,8 @@ def _single(images: Images, spec: WorldSpec, seed: int) -> Iterator[TransferRow]
         for true, false, group in abilities_of(image, spec):
             yield TransferRow(image, true, false, f"retained/{group}")
         rng = random.Random(f"{seed}:single:{image.file}")
-        others = [other for other in known if other != text]
+        # A shorter description, without the texture, is true as well.
+        words = set(text.split())
+        others = [other for other in known if not set(other.split()) <= words]
         false = rng.sample(others, min(_DESCRIPTIONS - 1, len(others)))
         yield TransferRow(image, text, false, "retained/one of ten objects")

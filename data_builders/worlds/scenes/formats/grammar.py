@@ -10,6 +10,7 @@ scene decides between them. `held_out.wordings.csv` has forms that no sentence h
 
 from collections.abc import Mapping, Sequence
 from itertools import permutations
+from math import comb
 
 from data_builders.phrases import INVERSE, PHRASES, with_article
 from data_builders.text_files import csv_table
@@ -167,6 +168,9 @@ def _relation(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     fails = _broken(context, spec, holds)
     articles = _articles(context)
     denied = context.rng.random() < 0.4
+    if denied and {fails[0], fails[2]} != {holds[0], holds[2]}:
+        # What is denied of two objects says that they are there.
+        fails = holds[0], INVERSE[name], holds[2]
     others = _DENIED if denied else _AFFIRMED
     template = context.rng.choice(_RELATED + others)
     true = _related(template, articles, holds, denied)
@@ -216,6 +220,9 @@ def _two_relations(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     template = context.rng.choice(_RELATED_TWICE)
     for (i, first, j), (_, second, m) in context.two_relations():
         named = [_brief(context, nouns[number]) for number in (i, j, m)]
+        # Of two objects of one description the other may have the false relations.
+        if any(len(noun.referents(context.scene)) > 1 for noun in named):
+            continue
         objects = _objects(articles, *named)
         true = first, second
         inverted = INVERSE[first], INVERSE[second]
@@ -325,14 +332,31 @@ def _lacking(context: SceneContext, spec: WorldSpec, kinds: Sequence[str]) -> No
 
 
 def _count(context: SceneContext, spec: WorldSpec) -> Sentences | None:
-    """A number of objects, against another."""
+    """A number of objects, against another, which is drawn as the numbers of scenes are."""
     shape = context.rng.choice((None, *spec.shapes))
     number = object_count(context.scene, shape)
     if number > _LARGEST:
         return None
-    other = context.rng.choice([n for n in range(_LARGEST + 1) if n != number])
+    numbers = range(_LARGEST + 1)
+    weights = [_frequency(spec, n, shape is not None) for n in numbers]
+    (other,) = context.rng.choices(numbers, weights)
+    # Without a row for equal numbers, true and false sentences have the same numbers as often.
+    if other == number:
+        return None
     template = context.rng.choice(("{}", "{} in the picture"))
     return template.format(counting(number, shape)), template.format(counting(other, shape))
+
+
+def _frequency(spec: WorldSpec, number: int, of_shape: bool) -> float:
+    """How often scenes have so many objects, or so many of a shape; up to a factor."""
+    sizes = range(spec.min_objects, spec.max_objects + 1)
+    if not of_shape:
+        return float(number in sizes)
+    share = 1 / len(spec.shapes)
+    total = 0.0
+    for size in sizes:
+        total += comb(size, number) * share**number * (1 - share) ** (size - number)
+    return total
 
 
 _WRITERS: Mapping[Form, float] = {

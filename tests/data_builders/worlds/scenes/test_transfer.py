@@ -6,8 +6,12 @@ from collections import Counter
 
 import pytest
 
+from data_builders.worlds.scenes import transfer
 from data_builders.worlds.scenes.captions import vocabulary
 from data_builders.worlds.scenes.formats.grammar import LONGEST
+from data_builders.worlds.scenes.image_files import SceneImage
+from data_builders.worlds.scenes.sampling import WorldSpec
+from data_builders.worlds.scenes.scene import Scene, SceneObject
 from data_builders.worlds.scenes.transfer import TransferBuilder
 from data_builders.worlds.scenes.transfer_forms import WORDINGS
 from tests.data_builders.conftest import hashes, rendered, rows_of, scenes_of, training_texts
@@ -55,6 +59,20 @@ def test_true_captions_are_true_and_false_ones_false(rows, scenes):
         scene = scenes[row["image"].rpartition("/")[2]]
         assert is_true(scene, row["caption"], row["group"]), row
         assert not [text for text in false_of(row) if is_true(scene, text, row["group"])], row
+
+
+def test_a_shorter_description_is_not_called_false():
+    """The large purple cylinder is one, striped or not."""
+    images = []
+    for index, texture in enumerate(("striped", "plain", "plain")):
+        shape = ("cylinder", "cylinder", "cube")[index]
+        only = SceneObject(shape, "purple", "rubber", texture, "large", (0.0, 0.0, 0.7), 0.7)
+        images.append(SceneImage(f"{index}.png", index, Scene((only,)), 32, (), ()))
+    rows = list(transfer._single(images, WorldSpec(), 0))
+    described = [row for row in rows if row.group.endswith("one of ten objects")]
+    negatives = [row.negatives for row in described]
+    assert sorted(map(len, negatives)) == [1, 2, 2]
+    assert negatives[0] == ["a large purple cube"]
 
 
 def test_each_dimension_has_its_parts_in_words_of_the_shipped_model(rows):
