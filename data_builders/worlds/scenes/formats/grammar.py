@@ -352,10 +352,10 @@ def _frequency(spec: WorldSpec, number: int, of_shape: bool) -> float:
     sizes = range(spec.min_objects, spec.max_objects + 1)
     if not of_shape:
         return float(number in sizes)
-    share = 1 / len(spec.shapes)
+    chance = 1 / len(spec.shapes)  # that an object has the shape
     total = 0.0
     for size in sizes:
-        total += comb(size, number) * share**number * (1 - share) ** (size - number)
+        total += comb(size, number) * chance**number * (1 - chance) ** (size - number)
     return total
 
 
