@@ -204,12 +204,12 @@ def check_content(file: Path, size: int | None, checksum: str | None) -> None:
     if is_empty or size not in (None, got):
         raise DownloadError(f"has {got} bytes, not {size or 'any content'}")
     kind, _, expected = (checksum or "").partition(":")
-    if kind and _hash(file, kind) != expected:
+    if kind and checksum_of(file, kind) != expected:
         raise DownloadError(f"has another {kind} than it should: it changed at its source")
 
 
-def _hash(path: Path, kind: str) -> str:
-    """The checksum of a file; `git` is the id of its blob."""
+def checksum_of(path: Path, kind: str) -> str:
+    """The checksum of a file in hex; `git` is the id of its blob."""
     if kind != "git":
         with path.open("rb") as file:
             return hashlib.file_digest(file, kind).hexdigest()
