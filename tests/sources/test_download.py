@@ -220,7 +220,7 @@ def test_files_of_a_person_stay_beside_and_under_what_comes(mirror):
     own.with_name("notes.md").write_text("mine")
     publish(mirror, ARCHIVE, zipped(**{"a.txt": "one", "b.txt": "two"}))
     declare("set", files=[{"url": ARCHIVE, "path": "set", "unpack": "zip"}])
-    with refused("data/set/a.txt, got another one that vlmtune did not write: move it away"):
+    with refused("data/set/a.txt, got a file that vlmtune did not write: move it away"):
         download("set")
     assert own.read_text() == "mine"
     own.write_text("one")  # as it would come
@@ -245,7 +245,7 @@ def test_a_folder_is_made_beside_what_a_person_has_there(tmp_path):
     make()
     assert content(root / "set/made") == {**made, "notes.md": b"mine"}
     (root / "set/made/cat/00001.png").write_text("mine")
-    with refused("another one that vlmtune did not write"):
+    with refused("a file that vlmtune did not write"):
         make()
     assert [path.name for path in sorted((root / "set").iterdir())] == ["made", "rows.parquet"]
 

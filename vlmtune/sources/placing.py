@@ -28,7 +28,7 @@ def put(part: Path, path: Path, is_ours: bool) -> None:
         return
     if not filecmp.cmp(part, path, shallow=False):
         raise UserError(
-            f"expected the file of its source or none at {path}, got another one that vlmtune did "
+            f"expected nothing, or the file of its source, at {path}, got a file that vlmtune did "
             "not write: move it away, and run again"
         )
 
