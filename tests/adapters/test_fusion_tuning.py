@@ -85,19 +85,6 @@ def test_frozen_towers_train_the_projections_beside_the_fusion(make):
     assert any("crossattention" in name for name in names)
 
 
-@pytest.mark.parametrize("kind", ["bridgetower", "flava"])
-def test_frozen_blocks_of_a_tower_have_no_dropout(make, kind):
-    backbone, adapter = make(kind, contrast=True)
-    image, text = features(backbone, adapter)
-    ends = adapter.contrast
-    want = ends.embed_image(image), ends.embed_text(text)
-    backbone.train()
-    for got, one in zip((ends.embed_image(image), ends.embed_text(text)), want, strict=True):
-        assert got.equal(one)
-        assert got.requires_grad
-    assert backbone.training
-
-
 def test_the_fusion_and_the_heads_learn_faster(make):
     backbone, adapter = make("flava", towers=True, contrast=True, top=5.0)
     module = AdaptationModule(

@@ -129,18 +129,6 @@ def test_the_last_blocks_and_the_head_are_trained(make):
     assert len(trained_state(backbone, adapter)) == len(trained)
 
 
-def test_what_is_frozen_has_no_dropout_and_no_gradient(make):
-    backbone, adapter = make(1)
-    given = features(backbone, adapter)
-    want = adapter.prepare_image(given[0]).values, adapter.prepare_text(given[1]).values
-    backbone.train()
-    got = adapter.prepare_image(given[0]).values, adapter.prepare_text(given[1]).values
-    for one, other in zip(want, got, strict=True):
-        assert one.equal(other)
-        assert not other.requires_grad
-    assert all(module.training for module in backbone.modules())
-
-
 def test_what_cannot_be_trained_is_refused_in_one_line(folders, model_folder, tmp_path):
     with refused(r"OpenClip \(it is a dual encoder\): choose Blip"):
         Matching().attach(OpenClip(str(model_folder)))

@@ -4,8 +4,7 @@ In: the features that the backbone's fusion takes. Out: log-odds of pairs, and e
 same features where wanted. Never: new weights; those it trains are the backbone's.
 """
 
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, cast
 
@@ -18,8 +17,7 @@ from typing_extensions import override
 from vlmtune.adapters.base import Adapter, DualAdapter, Vectors
 from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.towers import image_tower, params_with_grad, text_tower, unfreeze
-from vlmtune.backbones.base import Backbone, TextTower, Tower
-from vlmtune.backbones.evaluation_mode import evaluation_mode
+from vlmtune.backbones.base import Backbone, TextTower
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Tokens
 
@@ -106,7 +104,6 @@ class FusionTuning(Matching):
         if self.towers:
             self.image_input = replace(self.image_input, frozen=False)
             self.text_input = replace(self.text_input, frozen=False)
-            self._frozen_modules = []
         # Rates of the fusion and the heads are scaled by `top`, see `lr_scales`.
         self._top = self._last_weights()
         matched = self._used(backbone, self._match)
@@ -122,7 +119,6 @@ class FusionTuning(Matching):
         self._top += heads
         trained = embedded if self.towers else heads
         unfreeze(backbone, trained)
-        ends.freeze(self._frozen_modules)
 
     def _used(
         self, backbone: Backbone, score: Callable[[Tokens, Tokens], Vectors]
@@ -185,14 +181,6 @@ class EndsOfTowers(DualAdapter[Tokens, Tokens]):
         self.tail: list[nn.Parameter] = []
         for tower in self._towers:
             self.tail += tower.tail
-        self.freeze(())
-
-    def freeze(self, modules: Sequence[nn.Module]) -> None:
-        """Runs frozen `modules`, if any, without dropout up to the first trained block."""
-        self._frozen_modules = modules
-        self._live = [0, 0]
-        if modules:
-            self._live = [_first_trained(tower) for tower in self._towers]
 
     def embed_both(self, image: Tokens, text: Tokens) -> Vectors:
         """Embeds images and texts of one number, side by side."""
@@ -213,23 +201,8 @@ class EndsOfTowers(DualAdapter[Tokens, Tokens]):
         first = tower.layers + 1 + spec.layer
         if spec.kind == "words":
             first = 0
-        # Frozen blocks run without dropout and without a graph, up to the first trained one.
-        live = max(first, self._live[side])
-        frozen: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if self._frozen_modules:
-            frozen = evaluation_mode(*self._frozen_modules, recurse=False)
-        with frozen:
-            if spec.kind == "words":
-                assert isinstance(tower, TextTower)
-                state = tower.start(state)
-            state = tower.run(state, first, live)
-        last = tower.run(state, live, tower.layers)
+        if spec.kind == "words":
+            assert isinstance(tower, TextTower)
+            state = tower.start(state)
+        last = tower.run(state, first, tower.layers)
         return tower.finish(last)
-
-
-def _first_trained(tower: Tower) -> int:
-    """The number of the first block with a trained weight; the number of blocks without one."""
-    for number, block in enumerate(tower.blocks):
-        if any(parameter.requires_grad for parameter in block.parameters()):
-            return number
-    return tower.layers

@@ -6,6 +6,7 @@ Never: new weights; those it trains are the backbone's.
 
 from collections.abc import Sequence
 
+import torch
 from jaxtyping import Float
 from pydantic import NonNegativeInt
 from torch import Tensor, nn
@@ -14,7 +15,6 @@ from typing_extensions import override
 from vlmtune.adapters.base import JointAdapter, PairScores
 from vlmtune.adapters.towers import check_blocks, fusion_of, unfreeze
 from vlmtune.backbones.base import Backbone, Fusion
-from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.types import Tokens
 
 
@@ -64,11 +64,6 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
         super().attach(backbone)
         if self.blocks:
             unfreeze(backbone, self._last_weights())
-        # Frozen modules run in evaluation mode, as their features may come from a store.
-        trained = set()
-        for block in self._last_blocks():
-            trained.update(block.modules())
-        self._frozen_modules = [module for module in backbone.modules() if module not in trained]
 
     def _last_blocks(self) -> Sequence[nn.Module]:
         first = len(self.fusion.blocks) - self.blocks
@@ -84,12 +79,12 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
 
     @override
     def prepare_image(self, image: Tokens) -> Tokens:
-        with evaluation_mode(*self._frozen_modules, recurse=False):
+        with torch.no_grad():
             return self.fusion.prepare_image(image)
 
     @override
     def prepare_text(self, text: Tokens) -> Tokens:
-        with evaluation_mode(*self._frozen_modules, recurse=False):
+        with torch.no_grad():
             return self.fusion.prepare_text(text.trimmed())
 
     @override

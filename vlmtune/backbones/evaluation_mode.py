@@ -4,7 +4,7 @@ In: modules. Out: nothing. Never: a lasting change of their modes.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 
 import torch
@@ -12,7 +12,7 @@ from torch import nn
 
 
 @contextlib.contextmanager
-def evaluation_mode(*modules: nn.Module, recurse: bool = True) -> Iterator[None]:
+def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
     """Sets evaluation mode without gradients; afterwards each module has its old mode again.
 
     Example:
@@ -23,9 +23,7 @@ def evaluation_mode(*modules: nn.Module, recurse: bool = True) -> Iterator[None]
         >>> dropout.training
         True
     """
-    parts: Iterable[nn.Module] = modules
-    if recurse:
-        parts = chain.from_iterable(module.modules() for module in modules)
+    parts = chain.from_iterable(module.modules() for module in modules)
     # Only modules in training mode are noted, so that the block gives each its own mode back.
     training = [part for part in parts if part.training]
     for part in training:
