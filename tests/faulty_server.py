@@ -32,6 +32,7 @@ class FaultyServer(ThreadingHTTPServer):
         self.folder = folder
         self.ranges = False
         self.weak = False  # versions that do not promise the same bytes
+        self.silent = False  # no version with the rest of a file
         self.pause = 0.0
         self.faults: dict[str, list[str]] = {}
         self.asked: Counter[str] = Counter()
@@ -102,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206 if partial else 200)
         if partial:
             self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
-        if self.server.ranges:
+        if self.server.ranges and not (partial and self.server.silent):
             version = '"newer"' if fault == "newer" else tag
             self.send_header("ETag", f"W/{version}" if self.server.weak else version)
         if fault != "endless":

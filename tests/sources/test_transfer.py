@@ -66,7 +66,9 @@ def test_a_file_comes_whole_whatever_the_server_does(
     assert Ledger(tmp_path / "data").has(file.path)
 
 
-def test_a_broken_download_goes_on_where_it_stopped(downloader, mirror, name, tmp_path):
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_broken_download_goes_on_where_it_stopped(downloader, mirror, name, tmp_path, silent):
+    mirror.silent = silent
     mirror.faults[name] = ["truncate", "truncate"]
     downloader.fetch(wanted(tmp_path))
     first, second = mirror.starts

@@ -173,10 +173,10 @@ class Downloader:
                 if problem is not None:
                     raise problem
                 if response.status_code == 200:  # the whole file, as it changed or cannot be cut
-                    start = 0
+                    start, validator = 0, ""
                     # Else a killed run would take the old content for the new version's.
                     part.unlink(missing_ok=True)
-                _note(part, request.url, response)
+                _note(part, request.url, _validator(response) or validator)
                 total = _total(response, start)
                 check_space(part.parent, (size or total or start) - start)
                 _write(response, part, start, size or total, advance)
@@ -245,10 +245,11 @@ def _problem(
     """What is wrong with an answer to a request for a file, or for what follows `start`."""
     status = response.status_code
     if status == 206:
-        # A server may ignore what was asked for, or the version of which it was asked.
+        # A server may ignore what was asked for, or the version of which it was asked. It need not
+        # state the version again.
         match = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
         goes_on = match is not None and int(match[1]) == start > 0
-        if not goes_on or _validator(response) != validator:
+        if not goes_on or _validator(response) not in ("", validator):
             return DownloadError("the server sent another part of the file than asked for")
     if status in (200, 206):
         total = _total(response, start)
@@ -299,10 +300,9 @@ def _total(response: requests.Response, start: int) -> int | None:
     return int(length) + (start if response.status_code == 206 else 0)
 
 
-def _note(part: Path, url: str, response: requests.Response) -> None:
+def _note(part: Path, url: str, validator: str) -> None:
     """Writes down which version of the file the part is of."""
-    # An address may hold a password.
-    note = {"url": digest(url), "validator": _validator(response)}
+    note = {"url": digest(url), "validator": validator}  # an address may hold a password
     _note_of(part).write_text(json.dumps(note), encoding="utf-8")
 
 
