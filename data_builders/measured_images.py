@@ -16,6 +16,7 @@ from PIL import Image
 from data_builders.measured import ANNOTATIONS, Measured, measured_sources, named_images
 from vlmtune.data.images import SUFFIXES, open_image
 from vlmtune.data.schema import RecordError
+from vlmtune.errors import UserError
 from vlmtune.storage.files import reading, regular
 
 NEAR = 4  # bits of 64 in which the hashes of similar images differ at most
@@ -147,7 +148,7 @@ def _parted(paths: Sequence[Path], every_name: bool = False) -> tuple[list[Path]
     for path in map(Path, paths):
         if path.is_dir():
             inside = sorted(x for x in path.rglob("*") if x.suffix.lower() in SUFFIXES)
-            annotations = sorted(x for x in path.rglob("*") if x.suffix.lower() in ANNOTATIONS)
+            annotations = [x for x in sorted(path.rglob("*")) if x.suffix.lower() in ANNOTATIONS]
         else:
             inside = [path.parent / name for name in named_images(path)]
             inside = [file for file in dict.fromkeys(inside) if file.is_file()]
@@ -163,7 +164,12 @@ def _parted(paths: Sequence[Path], every_name: bool = False) -> tuple[list[Path]
 
 def _names_others(annotations: Path, present: Collection[str]) -> bool:
     """Whether a file names images that are not there, so that only their names can be compared."""
-    for name in map(PurePosixPath, named_images(annotations)):
+    try:
+        names = named_images(annotations)
+    except UserError as error:  # it may be of another program
+        print(f"warning: no names are read from {annotations}: {error}", file=sys.stderr)
+        return False
+    for name in map(PurePosixPath, names):
         if name.suffix.lower() in SUFFIXES and name.name not in present:
             return True
     return False

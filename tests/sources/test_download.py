@@ -31,6 +31,7 @@ from vlmtune.config import DATA, in_data_root
 from vlmtune.data.shards import ShardSet
 from vlmtune.sources import downloads
 from vlmtune.sources.conversions.parquet import write_class_folders
+from vlmtune.sources.ledger import Ledger
 from vlmtune.sources.order import default_reader, orders
 
 DATA_FOLDER = Path("data")
@@ -213,6 +214,26 @@ def test_what_is_damaged_inside_is_told_and_comes_again(mirror):
     assert content() == {"set/a.txt": b"one", "set/b.txt": b"two"}
 
 
+def test_a_killed_unpack_knows_its_members(mirror, monkeypatch):
+    """Also where the next run finds a new version of the source."""
+    file = {"url": ARCHIVE, "path": "set", "unpack": "zip"}
+    publish(mirror, ARCHIVE, zipped(**{"a.txt": "one", "b.txt": "two"}))
+    declare("set", files=[file])
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "note_members", killed)
+        with pytest.raises(KeyboardInterrupt):
+            download("set")
+    newer = "https://host.example/newer.archive"
+    publish(mirror, newer, zipped(**{"a.txt": "uno", "b.txt": "due"}))
+    declare("set", files=[file | {"url": newer}])
+    download("set")
+    assert content() == {"set/a.txt": b"uno", "set/b.txt": b"due"}
+
+
 def test_files_of_a_person_stay_beside_and_under_what_comes(mirror):
     own = Path("data/set/a.txt")
     own.parent.mkdir(parents=True)
@@ -244,7 +265,14 @@ def test_a_folder_is_made_beside_what_a_person_has_there(tmp_path):
     (root / "set/made/cat/00001.png").unlink()
     make()
     assert content(root / "set/made") == {**made, "notes.md": b"mine"}
-    (root / "set/made/cat/00001.png").write_text("mine")
+    # A new version lacks one of the images; a link may lead to another folder.
+    (root / "set/made").rename(tmp_path / "elsewhere")
+    (root / "set/made").symlink_to(tmp_path / "elsewhere")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(images[1:]), root / "set/rows.parquet")
+    make()
+    assert content(root / "set/made/cat") == {"00001.png": PNG + b"2"}
+    (root / ".downloads/unpacking.txt").unlink()  # what is there is now of a person
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(images[:1]), root / "set/rows.parquet")
     with refused("a file that vlmtune did not write"):
         make()
     assert [path.name for path in sorted((root / "set").iterdir())] == ["made", "rows.parquet"]

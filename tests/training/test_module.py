@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module, quiet_trainer, weights
@@ -113,7 +113,7 @@ def test_a_resumed_run_takes_the_options_of_the_config(model_folder, shards, tmp
     assert "resumed with" not in capsys.readouterr().out
     made = probe(model_folder, optimizer=adamw(0.001, 0.2))
     trainer, lower = fit(made, shards, tmp_path, resume=path)
-    assert "resumed with another weight_decay, lr of the optimizer" in capsys.readouterr().out
+    assert "resumed with another lr, weight_decay of the optimizer" in capsys.readouterr().out
     assert lower.rates == pytest.approx([rate / 10 for rate in same.rates])
     assert {group["weight_decay"] for group in trainer.optimizers[0].param_groups} == {0.0, 0.2}
 
@@ -123,12 +123,16 @@ def test_a_validation_that_was_due_is_run_after_a_resume(model_folder, shards, t
     """A run of six steps is killed behind each checkpoint; an epoch has three steps."""
 
     class Scores(Callback):
+        """The score of each validated step, and how many batches are complete by then."""
+
         def __init__(self):
             self.seen = {}
 
         def on_validation_end(self, trainer, pl_module):
             score = float(trainer.callback_metrics["val/loss"])
-            assert self.seen.setdefault(trainer.global_step, score) == score
+            completed = trainer.fit_loop.epoch_loop.batch_progress.total.completed
+            assert trainer.global_step not in self.seen
+            self.seen[trainer.global_step] = score, completed
 
     options = {"val": True, "val_check_interval": every, "check_val_every_n_epoch": None}
     whole = Scores()
@@ -138,8 +142,13 @@ def test_a_validation_that_was_due_is_run_after_a_resume(model_folder, shards, t
         resumed = Scores()
         path = tmp_path / f"stepstep={step}.ckpt"
         fit(probe(model_folder), shards, tmp_path, callbacks=(resumed,), resume=path, **options)
-        due = {number: score for number, score in whole.seen.items() if number >= step}
+        due = {number: seen for number, seen in whole.seen.items() if number >= step}
         assert resumed.seen == due
+    # A number of training is not there before the first step.
+    watched = ModelCheckpoint(tmp_path, "best", monitor="train/loss")
+    path = tmp_path / f"stepstep={every}.ckpt"
+    options = {**options, "callbacks": (watched,), "enable_checkpointing": True}
+    fit(probe(model_folder), shards, tmp_path, resume=path, **options)
 
 
 def test_a_checkpoint_holds_what_is_trained_and_nothing_else(model_folder, shards, tmp_path):

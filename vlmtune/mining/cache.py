@@ -56,7 +56,7 @@ class CacheKey:
 
     Example:
         >>> CacheKey("f00d", "", "cafe").folder
-        'neighbours-128-82d94f46f0636d4b'
+        'neighbours-128-060bb1971bef66a4'
     """
 
     backbone: str
@@ -70,6 +70,7 @@ class CacheKey:
         facts = asdict(self)
         facts["decoding"] = DECODING
         facts["version"] = folders.VERSION
+        facts["copies"] = "one image"  # they were neighbours of each other before
         return facts
 
     @property

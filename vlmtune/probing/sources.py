@@ -239,8 +239,11 @@ def _of_table(path: Path, labels: str | None) -> Iterator[Listed]:
     given: dict[str, str | Sequence[str]] = {}
     if labels is not None:
         given = {"caption": labels}  # read in place of the captions
-    elif images := guessed_columns("image", column_names(path)):
-        given = {"image": images, "caption": images}  # a table without captions will do
+    else:
+        names = column_names(path)
+        images = guessed_columns("image", names)
+        if images and not guessed_columns("caption", names):
+            given = {"image": images, "caption": images}  # a table without captions will do
     for row in Table(path, given=given).rows():
         label = next(iter(row.captions), "") if labels else ""
         yield partial(_same, row.image), label, row.split

@@ -231,13 +231,15 @@ class _Download:
         log.info("%s: making %s", order.name, conversion.makes)
         module, _, name = conversion.call.rpartition(".")
         convert = getattr(import_module(module), name)
+        output = self.root / conversion.makes
+        of_person = {path for path in _files_of(output) if not self.ledger.wrote(path)}
+        if output in of_person:  # a file that a person made takes its place
+            self._note_sizes(key, [output])
+            return
         convert(self.root, **conversion.arguments)
         # Noted file by file, so that a person's clean-up is seen and made good.
-        output = self.root / conversion.makes
-        files = [output]
-        if output.is_dir():
-            files = [path for path in output.rglob("*") if path.is_file()]
-        self._note_sizes(key, files)
+        written = [path for path in _files_of(output) if path not in of_person]
+        self._note_sizes(key, written)
 
     def _note_sizes(self, key: str, files: Iterable[Path]) -> None:
         """Notes files that are here now, as the members of an archive."""
@@ -337,6 +339,12 @@ def _in_turn(
         done, _ = wait(running, return_when=FIRST_COMPLETED)
         for future in done:
             yield running.pop(future), future
+
+
+def _files_of(path: Path) -> list[Path]:
+    """A file, or all files of a folder; none if nothing is there."""
+    files = [path, *path.rglob("*")]
+    return [file for file in files if file.is_file()]
 
 
 def _has_content(path: Path) -> bool:

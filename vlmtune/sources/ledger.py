@@ -52,6 +52,7 @@ class Ledger:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.file = root / STATE / "files.jsonl"
+        self._journal = root / STATE / "unpacking.txt"
         self._lock = threading.Lock()  # several threads fetch images
         self._arrivals: dict[str, Arrival] = {}
         if self.file.is_file():
@@ -99,8 +100,18 @@ class Ledger:
 
     def wrote(self, path: Path) -> bool:
         """Whether a file came, or was unpacked or made, of any version of its source."""
+        arrival = self.get(path)
+        came = arrival is not None and arrival.address != BY_PERSON
+        return came or path.relative_to(self.root).as_posix() in self._unpacked
+
+    def will_write(self, path: Path) -> None:
+        """Notes a member that is about to be written, so that a killed run knows it for its own."""
         name = path.relative_to(self.root).as_posix()
-        return name in self._arrivals or name in self._unpacked
+        if name not in self._unpacked:
+            self._unpacked.add(name)
+            self._journal.parent.mkdir(parents=True, exist_ok=True)
+            with self._journal.open("a", encoding="utf-8", errors="replace") as file:
+                file.write(f"{name}\n")
 
     # -- archives ------------------------------------------------------------------------------
 
@@ -110,6 +121,7 @@ class Ledger:
         text = json.dumps(sizes)
         write_text(self._members_file(archive), text)
         self._unpacked.update(sizes)
+        self._journal.unlink(missing_ok=True)  # only one archive is unpacked at a time
 
     def members(self, archive: str) -> dict[str, int] | None:
         """The members of an archive that was unpacked whole; None if it was not."""
@@ -128,10 +140,13 @@ class Ledger:
 
     @cached_property
     def _unpacked(self) -> set[str]:
-        """The members of all archives."""
+        """The members of all archives, those of one that a killed run was unpacking too."""
         names: set[str] = set()
         for file in (self.root / STATE).glob(f"*{MEMBERS}"):
             names.update(self.members(file.name.removesuffix(MEMBERS)) or ())
+        if self._journal.is_file():
+            text = self._journal.read_text(encoding="utf-8", errors="replace")
+            names.update(text.split("\n"))
         return names
 
     def _members_file(self, archive: str) -> Path:

@@ -37,20 +37,29 @@ def put(part: Path, path: Path, is_ours: bool) -> None:
 def merged_folder(folder: Path, ledger: Ledger) -> Iterator[Path]:
     """Gives a temporary folder; its files get their names below `folder` when the block succeeds.
 
-    What else lies in `folder` stays there.
+    Files that vlmtune wrote there before and that are not among them are removed; what a person
+    has there stays.
     """
-    ready = folder.with_name(f".{folder.name}.new")
+    target = folder.resolve()  # it may be a link to another disk
+    ready = target.with_name(f".{folder.name}.new")
     with write_atomically(ready) as temporary:
         yield temporary
     with writing(folder):
-        if not folder.exists():
-            ready.replace(folder)
+        names = [part.relative_to(ready) for part in sorted(ready.rglob("*")) if part.is_file()]
+        for name in names:
+            if not (folder / name).exists():
+                ledger.will_write(folder / name)
+        if not target.exists():
+            ready.replace(target)
             return
         try:
-            for part in sorted(ready.rglob("*")):
-                if part.is_file():
-                    path = folder / part.relative_to(ready)
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    put(part, path, ledger.wrote(path))
+            for name in names:
+                path = folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                put(ready / name, path, ledger.wrote(path))
+            kept = {folder / name for name in names}
+            for path in sorted(folder.rglob("*")):
+                if path.is_file() and path not in kept and ledger.wrote(path):
+                    path.unlink()
         finally:
             shutil.rmtree(ready, ignore_errors=True)

@@ -110,7 +110,7 @@ class Downloader:
         # Without a network each of many images would otherwise take all tries.
         host = urlsplit(request.url).netloc
         tries = 1 if host in self._unreachable else self.patience.tries
-        failed = 0
+        failed = wrong = 0
         while True:
             before = _size(part)
             least = 0.0  # seconds that the server asks to wait
@@ -128,10 +128,10 @@ class Downloader:
                 _forget(part)
                 reason = str(error)
                 reached = True
-                # A whole file with wrong content rarely becomes right.
-                failed = max(failed, tries - 2)
+                wrong += 1
             failed = 0 if _size(part) - before > PROGRESS else failed + 1
-            if failed >= tries:
+            # What is wrong twice rarely becomes right, however much of it comes.
+            if failed >= tries or wrong > 1:
                 if not reached and not _size(part):
                     self._unreachable.add(host)
                 raise DownloadError(f"{reason} ({failed} tries)")

@@ -33,8 +33,8 @@ class ArchiveError(UserError):
 
 Member = tuple[str, int, Any]
 """Name, bytes, and the open content."""
-_OPENERS = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
-"""How a file with these two bytes at its start is decompressed."""
+_OPENERS = {b"\x1f\x8b\x08": gzip.open, b"BZh": bz2.open, b"\xfd7z": lzma.open}
+"""How a file with these three bytes at its start is decompressed."""
 BLOCK = 512  # of a tar
 CHUNK = 2**20
 
@@ -61,12 +61,13 @@ def unpack(
             if inner is None or not fnmatchcase(name, members):
                 continue
             path = folder / inner
+            is_ours = ledger.wrote(path) or not path.exists()
+            if is_ours:
+                ledger.will_write(path)
             # Of two members of one name the last one counts.
-            _write(path, content, is_ours=path in written or ledger.wrote(path))
+            _write(path, content, is_ours)
             written[path] = size
     except DAMAGED as error:
-        # The archive that comes next may replace what this one gave.
-        ledger.note_members(f"damaged-{archive.name}", written)
         raise ArchiveError(
             f"expected a whole {kind} archive in {archive}, got {error}: get it again"
         ) from error
@@ -105,7 +106,7 @@ def _of_zip(archive: Path) -> Iterator[Member]:
 
 def _of_tar(archive: Path) -> Iterator[Member]:
     with archive.open("rb") as file:
-        start = file.read(2)
+        start = file.read(3)
     decompress = _OPENERS.get(start, open)
     with decompress(archive, "rb") as stream:
         reader: Any = _Reader(stream)

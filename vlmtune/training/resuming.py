@@ -11,16 +11,22 @@ import pytorch_lightning as pl
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
+from vlmtune.training.module import AdaptationModule
 
-def resume(module: pl.LightningModule) -> None:
-    """Completes what Lightning has loaded: the options of the config win, and it validates."""
+OPTIONS = ("initial_lr", "weight_decay")
+"""What a config may change; others may be counts that an optimizer keeps beside its options."""
+
+
+def resume(module: AdaptationModule) -> None:
+    """Completes what Lightning has loaded: the rates of the config win, and it validates."""
     trainer = module.trainer
-    schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
-    # A user's module may have other schedules.
-    if len(schedules) == 1 and isinstance(schedules[0], LambdaLR):
-        configured: Any = module.configure_optimizers()
+    # A user's module may have other optimizers and schedules.
+    if type(module).configure_optimizers is AdaptationModule.configure_optimizers:
+        configured = module.configure_optimizers()
+        schedule = trainer.lr_scheduler_configs[0].scheduler
+        assert isinstance(schedule, LambdaLR)
         options = configured["optimizer"].param_groups
-        changed = take_options(trainer.optimizers[0], schedules[0], options)
+        changed = take_options(trainer.optimizers[0], schedule, options)
         if changed and trainer.is_global_zero:
             print(f"resumed with another {', '.join(changed)} of the optimizer")
     run_due_validation(trainer)
@@ -29,17 +35,16 @@ def resume(module: pl.LightningModule) -> None:
 def take_options(
     optimizer: torch.optim.Optimizer, schedule: LambdaLR, options: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Gives a resumed optimizer the options of the config in place of those of the checkpoint.
+    """Gives a resumed optimizer `OPTIONS` of the config in place of those of the checkpoint.
 
     Returns the names of options that differ.
     """
     changed: dict[str, None] = {}
     for group, wanted in zip(optimizer.param_groups, options, strict=True):
-        for name, value in wanted.items():
-            # "lr" is the learning rate of the step.
-            if name not in ("params", "lr") and group.get(name) != value:
+        for name in OPTIONS:
+            if name in wanted and group.get(name) != wanted[name]:
                 changed[name] = None
-                group[name] = value
+                group[name] = wanted[name]
     # The schedule is that of the config, which may have more steps.
     schedule.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
     for group, factor in zip(optimizer.param_groups, schedule.lr_lambdas, strict=True):
@@ -58,17 +63,26 @@ def run_due_validation(trainer: pl.Trainer) -> None:
     by_time = getattr(trainer, "_val_check_time_interval", None) is not None
     if not loop.restarted_on_train_batch_end or by_time:
         return
-    # At the end of an epoch Lightning has counted the next epoch already.
-    every_epoch = trainer.check_val_every_n_epoch in (None, 1)
-    if loop.batch_progress.is_last_batch and not every_epoch:
+    # At the end of an epoch Lightning has gone on to the next one already.
+    if loop.batch_progress.is_last_batch and trainer.check_val_every_n_epoch is not None:
+        return
+    # A callback that watches a number of training stops the run where there is none yet.
+    callbacks: list[Any] = getattr(trainer, "callbacks")  # noqa: B009 (unknown to type checkers)
+    monitors = [getattr(callback, "monitor", None) for callback in callbacks]
+    if any(monitor and not str(monitor).startswith("val/") for monitor in monitors):
         return
     fetcher = trainer.fit_loop._data_fetcher
     if fetcher is None or not loop._should_check_val_fx(fetcher):
         return
-    # As Lightning's own loop does it after a batch.
+    # As Lightning's own loop does it after a batch, which is complete by then.
+    progress = loop.batch_progress
+    progress.increment_completed()
     trainer.validating = True
     first_iteration = trainer._logger_connector._first_loop_iter
     loop.val_loop.restarting = False
     loop.val_loop.run()
     trainer.training = True
     trainer._logger_connector._first_loop_iter = first_iteration
+    # Lightning counts the batch itself when its loop starts.
+    for counts in (progress.total, progress.current):
+        counts.completed -= 1
