@@ -129,6 +129,13 @@ def test_the_last_blocks_and_the_head_are_trained(make):
     assert len(trained_state(backbone, adapter)) == len(trained)
 
 
+def test_what_is_frozen_has_no_gradient(make):
+    backbone, adapter = make(1)
+    image, text = features(backbone, adapter)
+    assert not adapter.prepare_image(image).values.requires_grad
+    assert not adapter.prepare_text(text).values.requires_grad
+
+
 def test_what_cannot_be_trained_is_refused_in_one_line(folders, model_folder, tmp_path):
     with refused(r"OpenClip \(it is a dual encoder\): choose Blip"):
         Matching().attach(OpenClip(str(model_folder)))
