@@ -16,7 +16,7 @@ from vlmtune.storage.files import write_atomically, writing
 
 
 def put(part: Path, path: Path, is_ours: bool) -> None:
-    """Renames `part` to `path`; of the same content, a person's file and `part` stay as they are.
+    """Renames `part` to `path`, unless a person's file there has the same content: then both stay.
 
     `is_ours` says that vlmtune wrote a file at `path`, if there is one.
 

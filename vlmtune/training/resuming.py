@@ -5,7 +5,7 @@ uninterrupted run has them. Never: another state of the optimizer.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytorch_lightning as pl
 import torch
@@ -67,7 +67,7 @@ def run_due_validation(trainer: pl.Trainer) -> None:
     if loop.batch_progress.is_last_batch and trainer.check_val_every_n_epoch is not None:
         return
     # A callback that watches a number of training stops the run where there is none yet.
-    callbacks: list[Any] = getattr(trainer, "callbacks")  # noqa: B009 (unknown to type checkers)
+    callbacks = cast(Any, trainer).callbacks
     monitors = [getattr(callback, "monitor", None) for callback in callbacks]
     if any(monitor and not str(monitor).startswith("val/") for monitor in monitors):
         return
