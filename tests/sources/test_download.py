@@ -205,13 +205,17 @@ def test_what_is_damaged_inside_is_told_and_comes_again(mirror):
     flipped[flipped.index(b"one")] ^= 1
     cut = whole[: whole.index(b"b.txt")]
     declare("set", files=[{"url": ARCHIVE, "path": "set", "unpack": "tar"}])
-    for damaged, why in ((bytes(flipped), "CRC check failed"), (cut, "without its end")):
+    for damaged, why in ((cut, "without its end"), (bytes(flipped), "CRC check failed")):
         publish(mirror, ARCHIVE, damaged)
         with refused(f"expected a whole tar archive.*{why}"):
             download("set")
+    # Another archive that comes meanwhile does not make the members of this one a person's.
+    publish(mirror, f"{HOST}/other.zip", zipped(**{"c.txt": "three"}))
+    declare("other", files=[{"url": f"{HOST}/other.zip", "path": "other", "unpack": "zip"}])
+    download("other")
     publish(mirror, ARCHIVE, whole)
     download("set")
-    assert content() == {"set/a.txt": b"one", "set/b.txt": b"two"}
+    assert content() == {"set/a.txt": b"one", "set/b.txt": b"two", "other/c.txt": b"three"}
 
 
 def test_a_killed_unpack_knows_its_members(mirror, monkeypatch):

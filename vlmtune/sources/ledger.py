@@ -121,7 +121,6 @@ class Ledger:
         text = json.dumps(sizes)
         write_text(self._members_file(archive), text)
         self._unpacked.update(sizes)
-        self._journal.unlink(missing_ok=True)  # only one archive is unpacked at a time
 
     def members(self, archive: str) -> dict[str, int] | None:
         """The members of an archive that was unpacked whole; None if it was not."""
@@ -140,7 +139,7 @@ class Ledger:
 
     @cached_property
     def _unpacked(self) -> set[str]:
-        """The members of all archives, those of one that a killed run was unpacking too."""
+        """The members of all archives, also of those that were not unpacked to their end."""
         names: set[str] = set()
         for file in (self.root / STATE).glob(f"*{MEMBERS}"):
             names.update(self.members(file.name.removesuffix(MEMBERS)) or ())
