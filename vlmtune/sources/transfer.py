@@ -1,7 +1,8 @@
 """One file of a server: resumed where an earlier run stopped, checked, then renamed.
 
 In: addresses of the same file, and what is known of it. Out: the file, noted in the ledger.
-Never: a page in place of a file, half a file, a body that drips without end, or a secret in a message.
+Never: a page in place of a file, half a file, a body that drips without end, or a secret in a
+message.
 """
 
 import json
