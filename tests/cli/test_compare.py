@@ -99,6 +99,7 @@ class Runner:
 
     def __init__(self, values: dict[str, float], digest: str | None = None) -> None:
         self.values, self.digest = values, digest  # of the training data
+        self.frozen = "f"  # fingerprint of the frozen model
         self.commands: list[tuple[str, ...]] = []
 
     def __call__(self, words, log):
@@ -112,9 +113,14 @@ class Runner:
         steps = {"steps": 30} if seed is not None else {}
         if self.digest is not None and seed is not None:
             steps["training_data"] = [{"records": 12, "digest": self.digest}]
-        provenance = Provenance("b", "a", {}, "f", "", steps, {}, "c", "d", seed, 12, 6.0)
-        result = Result("toy", "1", "accuracy", {"accuracy": metric})
-        RunReport(name, provenance, (result,)).save(log.parent / "report.json")
+        origin = ("b", "a", {}, self.frozen)
+        provenance = Provenance(*origin, "", steps, {}, "c", "d", seed, 12, 6.0)
+        results = (Result("toy", "1", "accuracy", {"accuracy": metric}),)
+        not_run = ()
+        if value > 1:
+            results, not_run = (), (("toy", "an image is damaged"),)
+        report = RunReport(name, provenance, results, not_run=not_run)
+        report.save(log.parent / "report.json")
         if self.digest is not None and seed is not None:
             config = {"data": {"batch_size": 4}, "trainer": {"accumulate_grad_batches": 2}}
             (log.parent / "config.yaml").write_text(yaml.safe_dump(config))
@@ -153,6 +159,20 @@ def test_means_of_seeds_stand_in_the_table(suite, capsys):
         "training data in all seeds of two, got others in runs/two/seed-2 than in runs/two/seed-0"
     ):
         compare.run(options(suite, seeds=[2], only=["two"]), runner)
+    # Nor is one on another frozen model.
+    runner.values["one/seed-2"] = 0.7
+    runner.digest, runner.frozen = "old", "g"
+    with refused("frozen model in all seeds of one, got others in runs/one/seed-2"):
+        compare.run(options(suite, seeds=[2], only=["one"]), runner)
+
+
+def test_a_run_without_a_number_leaves_the_others_in_the_table(suite, capsys):
+    runner = Runner({"zero_shot": 0.2, "one": 2.0, "two": 0.9, "one/seed-1": 0.5})
+    compare.run(options(suite), runner)
+    compare.run(options(suite, seeds=[1], only=["one"]), runner)
+    assert "runs/one/seed-0: toy not run: an image is damaged" in capsys.readouterr().err
+    lines = Path("runs/compare.md").read_text().splitlines()
+    assert lines[-2:] == ["| First | 12 | – | – |", "| Second \\| two | 12 | 90.0 % | – |"]
 
 
 def test_products_and_grids_are_rows_with_folders_of_their_own(suite):
@@ -169,6 +189,18 @@ def test_products_and_grids_are_rows_with_folders_of_their_own(suite):
     experiment = with_grid(compare.read_experiment(suite), ["a.path=x/y,x-y,x y"])
     assert len(experiment.rows) == 12
     assert not any("/" in row for row in experiment.rows)
+    lists = with_grid(compare.read_experiment(suite), ["a.betas=[0.9,0.99],[0.8,0.9]"]).rows
+    assert {row["words"][0] for row in lists.values()} == {
+        "--a.betas=[0.9,0.99]",
+        "--a.betas=[0.8,0.9]",
+    }
+    suite.write_text(suite.read_text().replace("name: First", 'name: "LoRA: r=8"'))
+    (run,) = compare.tasks(compare.read_experiment(suite), Path("out"), [0], ["one"], None)
+    assert run.words[-1].endswith('BenchmarkCallback.name="LoRA: r=8"')
+    more = suite.read_text().replace("- x: ", "- x: {name: Y, configs: []}\n    b_x: ")
+    suite.write_text(more.replace("    b: ", "    a_b: {name: Z, configs: []}\n    b: "))
+    with refused("expected keys in product that make different rows, got 'a_b_x' twice"):
+        compare.read_experiment(suite)
 
 
 def test_a_grid_trains_each_strategy_with_each_combination(suite, capsys):
@@ -194,6 +226,15 @@ def test_a_grid_trains_each_strategy_with_each_combination(suite, capsys):
     table = Path("runs-grid/compare.md").read_text()
     assert "| Second \\| two, lr 0.1 | 12 | 70.0 % | – |" in table
     assert "| First, lr 0.01, batch_size 40 | 12 | 30.0 % | – |" in table
+    # Points that were measured with other settings do not stand beside new ones.
+    Path("one.yaml").write_text("one: 2\n")
+    runner.values["one_lr-0.2"] = 0.6
+    grid = ["model.optimizer.init_args.lr=0.2"]
+    compare.run(options(suite, grid=grid, only=["one"]), runner)
+    table = Path("runs-grid/compare.md").read_text()
+    assert "| First, lr 0.2 | 12 | 60.0 % | – |" in table
+    assert "First, lr 0.01" not in table
+    assert "| Second \\| two, lr 0.1 | 12 | 70.0 % | – |" in table
     capsys.readouterr()
 
 
@@ -213,7 +254,7 @@ def test_runs_that_were_measured_on_other_items_share_no_table(suite):
     assert Path("runs/compare.md").read_text() == before
 
 
-@pytest.mark.parametrize("wrong", ["lr", "lr=", "=1", "lr=1,", "lr=1,1"])
+@pytest.mark.parametrize("wrong", ["lr", "lr=", "=1", "lr=1,", "lr=1,1", "seed_everything=1"])
 def test_a_wrong_grid_is_one_line(suite, wrong):
     with refused("expected KEY=VALUE,VALUE,... with --grid"):
         compare.run(options(suite, grid=[wrong]), Runner({}))
@@ -375,6 +416,7 @@ def test_a_base_measures_its_runs(suite):
         ("rows:", "rows: {}\nrow:", "got the unknown key 'row' at the top"),
         ("toy accuracy", "toy", "toy. at columns/accuracy"),
         ("name: First, ", "", "nothing at rows/one/name"),
+        ("one:", "a/b:", "a/b"),
         ("[one.yaml]", "[3]", "3 at rows/one/configs/0"),
         ("title", "{", "YAML|Parser|mapping"),
     ],

@@ -32,6 +32,8 @@ from vlmtune.cli.plugins import make_list
             "expected enough memory, got [enforce fail",
         ),
         (ValueError("Invalid learning rate: nan"), "expected a valid optimizer, got: Invalid lear"),
+        (RuntimeError("`fused` and `foreach` cannot"), "expected a valid optimizer, got: `fused`"),
+        (type("InductorError", (RuntimeError,), {})("no g++"), "expected a compiler for Compile"),
         (ValueError("Invalid beta parameter at index 0: 2.0"), "expected a valid optimizer, got: "),
         (MemoryError(), "expected enough memory, got MemoryError: lower the batch size"),
         (UsageError("No API key configured."), "expected a run of Weights & Biases, got: No API"),

@@ -437,6 +437,7 @@ def test_a_run_leaves_its_metrics_as_a_table(write_config, capsys):
     assert written == {"checkpoints", "config.yaml", "metrics.csv", "earlier_0"}
     assert {file.name for file in (run / "earlier_0").iterdir()} == written - {"earlier_0"}
     assert main(["validate", "--config", str(path)]) == 0
+    (run / "within-budget.ckpt").touch()  # of this run, so that it moves with it
     assert main(["fit", "--config", str(path), "--trainer.logger=false"]) == 0
     assert {file.name for file in run.iterdir()} == {*written, "earlier_1"} - {"metrics.csv"}
 
@@ -537,6 +538,11 @@ def test_scores_of_other_weights_stay_off_the_card_and_another_run_is_refused(
     assert "it measured 7 steps, the checkpoint has 2" in capsys.readouterr().err
     assert "accuracy" not in (out / "README.md").read_text()
     assert json.loads((out / "adapter_config.json").read_text())["provenance"]["seed"] is not None
+    report["provenance"]["config"]["steps"] = 2
+    report["provenance"]["seed"] = 5
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    assert main([*map(str, arguments), "--overwrite"]) == 0
+    assert "left out: it is of another run, with other seeds" in capsys.readouterr().err
     report["provenance"]["fingerprint"] = "beef"
     (tmp_path / "report.json").write_text(json.dumps(report))
     arguments[3] = "x"

@@ -87,6 +87,11 @@ def test_seeds_of_a_recipe_are_one_column(tmp_path, evaluated, capsys):
     assert "Other seeds of the training were not tested" not in text
 
 
+def test_runs_of_comparisons_are_told_apart_by_as_many_folders_as_that_takes(tmp_path, evaluated):
+    folders = [evaluated(f"{row}/seed-0", 0.3, seed=0) for row in ("a", "b")]
+    assert heads(tmp_path, *folders)[:2] == ["a/seed-0", "b/seed-0"]
+
+
 def test_seeds_that_differ_in_more_are_named(tmp_path, evaluated, capsys):
     folders = [evaluated(f"seed-{i}", 0.3, seed=i, lr=i) for i in range(2)]
     assert heads(tmp_path, *folders)[0] == "mm (mean and range of 2 seeds)"

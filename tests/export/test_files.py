@@ -180,7 +180,7 @@ def test_unfrozen_backbone_weights_travel_and_frozen_ones_do_not(tmp_path, model
 
 
 def test_only_exports_are_overwritten(exported, tmp_path, parts):
-    with refused("choose another, or replace it with `vlmtune export --overwrite`"):
+    with refused("choose another, or replace it with `vlmtune export --out FOLDER --overwrite`"):
         save_export(exported, *parts, provenance={})
     assert "cafe" in (exported / "adapter_config.json").read_text()
     save_export(exported, *parts, provenance={}, overwrite=True)
@@ -500,6 +500,9 @@ def test_a_base_model_that_has_moved_is_named(kind, tmp_path, model_folder, pict
     found = load(tmp_path / "mine", str(moved), device="cpu")
     want = Model(backbone, adapter).score(pictures, TEXTS)
     torch.testing.assert_close(found.score(pictures, TEXTS), want)
+    if kind == "open_clip":  # as a hub id is named, not by a folder
+        found = load(tmp_path / "mine", f"local-dir:{moved}", device="cpu")
+        torch.testing.assert_close(found.score(pictures, TEXTS), want)
 
 
 def test_resolve_finds_every_kind(exported, tmp_path, model_folder, pictures, parts):

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 import vlmtune
-from tests.backbones.hf_models import write_clip, write_siglip
+from tests.backbones.hf_models import write_clip, write_flava, write_siglip
 from tests.conftest import REVISION
 from tests.export.test_documents import run_example
 from tests.export.test_merging import trained
@@ -15,7 +15,7 @@ from tests.model.checkpoints import checkpoint
 from tests.refusals import refused
 from tests.tiny import WORDS
 from vlmtune.adapters import ContextPrompts, LoRA
-from vlmtune.backbones import HFCLIP, SigLIP
+from vlmtune.backbones import HFCLIP, Flava, SigLIP
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.main import main
 from vlmtune.config import instantiate
@@ -111,7 +111,7 @@ def test_packed_projections_of_open_clip(peft, tmp_path, model_folder, images):
     ("adapter", "message"),
     [
         (lambda: LoRA(targets=["out"]), "expected no target out in visual.transformer.resblocks.0"),
-        (ContextPrompts, "expected LoRA for peft, got ContextPrompts"),
+        (ContextPrompts, "expected LoRA on .* got ContextPrompts"),
     ],
 )
 def test_what_peft_cannot_hold(adapter, message, tmp_path, model_folder):
@@ -119,6 +119,22 @@ def test_what_peft_cannot_hold(adapter, message, tmp_path, model_folder):
     with refused(message):
         save_export(tmp_path / "peft", model.backbone, model.adapter, provenance={}, peft=True)
     assert not (tmp_path / "peft").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda path: HFCLIP(str(write_clip(path)), image_size=48),
+            "a backbone with image_size 48",
+        ),
+        (lambda path: Flava(str(write_flava(path))), "FlavaNetwork, a class of vlmtune"),
+    ],
+)
+def test_a_base_model_that_peft_would_load_otherwise_is_refused(make, message, tmp_path):
+    model = trained(make(tmp_path / "base"), LoRA())
+    with refused(message):
+        save_export(tmp_path / "peft", model.backbone, model.adapter, provenance={}, peft=True)
 
 
 def test_an_adapter_that_fits_in_part_is_refused(peft, tmp_path):

@@ -81,6 +81,7 @@ def test_captions_become_the_same_tokens(clip_folder, model_folder):
     backbone = OpenClip(str(clip_folder))
     tokenizer = hf_tokenizer(backbone)
     captions = ["A man's DOG, 12 cats!", "  two   spaces\n", "naïve café – 北京 🙂", "word " * 100]
+    captions += ["a man\u2019s dog, \u201ca red\u201d cube"]
     captions += ["it's they're I'd", "a_b-c (d)", "don't!!!", "<start_of_text>"[1:-1]]
     ids, mask = backbone.tokenizer(captions)
     got = tokenizer(captions, padding="max_length", truncation=True, return_tensors="pt")

@@ -54,7 +54,7 @@ def test_the_folder_of_a_run_and_a_foreign_checkpoint_get_advice(tmp_path):
     last.touch()
     with refused(f"the folder of a run: name one of its checkpoints, such as {last}"):
         vlmtune.load(tmp_path / "run")
-    with refused(r"name a file such as checkpoints/last\.ckpt in the folder of a run"):
+    with refused(r"name a whole file, such as checkpoints/last\.ckpt in the folder of a run"):
         check_checkpoint(tmp_path / "run")
     torch.save({"state_dict": {}}, tmp_path / "epoch_1.ckpt")
     with refused("got nothing at vlmtune: .* --model FILE --architecture NAME"):
@@ -138,6 +138,12 @@ def test_images_of_every_kind_score_alike(model_folder, pictures):
     (tall,) = model.score(ImageRef(pictures[0], (0, 0, 1, 4)), TEXTS)
     assert model.score(references, TEXTS).equal(want)
     assert not tall.equal(want[0])
+    # Bytes are read as their file is: upright, for one.
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    opened[0].save(pictures[0].with_name("turned.jpg"), exif=turned)
+    file = pictures[0].with_name("turned.jpg")
+    assert model.score(file.read_bytes(), TEXTS).equal(model.score(file, TEXTS))
     pixels = torch.stack([model.preprocess(image) for image in opened])
     assert pixels.shape[0] == len(opened)
     model.to("cpu")

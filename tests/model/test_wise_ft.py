@@ -214,6 +214,10 @@ def test_an_export_records_its_alpha(saved, tmp_path, capsys, given, model_folde
     card = (out / "README.md").read_text()
     assert ("WiSE-FT" in card) == (alpha != 1)
     assert (f"alpha {alpha:g}" in card) == (alpha != 1)
+    if alpha == 0.5:  # written again, it is still of this alpha
+        status, _, err = run(capsys, out, "--image-size=64", "--out", tmp_path / "larger")
+        assert status == 0, err
+        assert json.loads((tmp_path / "larger/adapter_config.json").read_text())["alpha"] == alpha
     picture = tmp_path / "picture.png"
     halves("red", "blue").save(picture)
     texts = ["a red cube", "a blue dog"]

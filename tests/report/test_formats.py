@@ -79,8 +79,10 @@ def test_mteb_reads_the_benchmarks_that_it_has(make_run, tmp_path, capsys):
     )
     run = replace(make_run("me/clip"), results=results)
     write_formats([run, replace(run, name="text", text_only=True)], None, None, tmp_path)
-    files = sorted(tmp_path.rglob("*.json"))
     folder = tmp_path / "results/me__clip/0123456789ab"
+    *files, about = sorted(tmp_path.rglob("*.json"))
+    assert json.loads(about.read_text()) == {"name": "me/clip", "revision": folder.name}
+    assert about.name == "model_meta.json"
     assert files == [folder / "AROVisualRelation.json", folder / "Winoground.json"]
     relation, winoground = (json.loads(file.read_text()) for file in files)
     assert (relation["task_name"], relation["dataset_revision"]) == (files[0].stem, "vlmtune-2")

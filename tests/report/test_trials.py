@@ -77,6 +77,26 @@ def test_arguments_of_one_class_are_told_by_its_name(sweep):
     assert by_name["trial1"] == (0.01, "B", True)
 
 
+def test_lists_that_vary_are_told_and_trials_without_the_metric_too(sweep):
+    folder = sweep(FOUR)
+    for i, names in enumerate((["a"], ["a", "b"])):
+        file = folder / f"trial{i}/report.json"
+        stated = json.loads(file.read_text())
+        stated["provenance"]["config"]["fit"]["data"] = {"names": names}
+        if i == 0:
+            stated["results"] = []
+        file.write_text(json.dumps(stated))
+    (folder / "row/seed-0").mkdir(parents=True)
+    (folder / "earlier_0").mkdir()
+    moved = (folder / "trial2/report.json").read_text()
+    (folder / "earlier_0/report.json").write_text(moved)
+    trials = read_trials(folder, "cola_multi")
+    assert {"data.names.0", "data.names.1"} <= set(trials.keys)
+    assert trials.lacking == ("trial0",)
+    assert trials.unfinished == ("row/seed-0",)
+    assert "Without cola_multi: trial0." in trials_view(trials)["lead"]
+
+
 def test_another_metric_sorts_in_its_own_direction(sweep):
     folder = sweep([(0.1, True, 0.4), (0.2, True, 0.6)])
     assert read_trials(folder, "cola_single").trials[0].folder.name == "trial1"
@@ -100,7 +120,7 @@ def test_runs_of_a_comparison_are_trials_without_the_untrained_model(sweep, make
 def test_an_unknown_metric_is_one_line_and_a_monitored_loss_none_of_a_benchmark(sweep):
     folder = sweep(FOUR, "val/loss")
     assert read_trials(folder).metric == "cola_multi"
-    with refused("expected 'nothing/here' in the report of .*got cola_multi/accuracy"):
+    with refused("expected 'nothing/here' in the reports of .*got cola_multi/accuracy"):
         read_trials(folder, "nothing/here")
 
 

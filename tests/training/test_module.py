@@ -382,7 +382,8 @@ class Remembers(Objective):
         return scores.values.square().mean() * self.steps
 
     def diagnose(self, scores, targets):
-        return {"pairs": float(scores.computed.sum()), "true": float(targets.truth.sum())}
+        numbers = {"pairs": scores.computed.sum(), "true": targets.truth.sum(), "steps": self.steps}
+        return {name: float(number) for name, number in numbers.items()}
 
 
 def test_what_an_objective_remembers_is_resumed(model_folder, shards, tmp_path):
@@ -397,9 +398,11 @@ def test_what_an_objective_remembers_is_resumed(model_folder, shards, tmp_path):
 
 def test_what_an_objective_says_beside_its_loss_is_logged(model_folder, shards, tmp_path):
     made = module(model_folder, LinearProbe(), [Remembers()])
-    trainer, _ = fit(made, shards, tmp_path, steps=2, log_every_n_steps=1)
+    trainer, _ = fit(made, shards, tmp_path, steps=2, log_every_n_steps=2)
     logged = trainer.callback_metrics
     assert (logged["train/Remembers/pairs"], logged["train/Remembers/true"]) == (64, 8)
+    # At the step whose losses are logged, the second one.
+    assert logged["train/Remembers/steps"] == 2
 
 
 class Needy(InfoNCE):

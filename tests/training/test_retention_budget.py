@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.callbacks import Callback, GradientAccumulationScheduler
 
 from tests.ranks import run_ranks
 from tests.refusals import refused
@@ -73,6 +73,12 @@ def test_it_warns_once_a_check_and_changes_nothing(run, model_folder, shards, tm
 def test_the_last_step_of_the_last_epoch_is_checked(run, said):
     _, _, trainer = run(every=100, steps=-1, max_epochs=2)
     assert [line.split(":")[0] for line in said()] == [f"step {trainer.global_step}"] == ["step 6"]
+
+
+def test_it_knows_the_last_step_where_lightning_estimates_another(run, said):
+    scheduled = GradientAccumulationScheduler({0: 1, 1: 3})
+    _, _, trainer = run(every=100, steps=-1, max_epochs=2, callbacks=(scheduled,))
+    assert [line.split(":")[0] for line in said()] == [f"step {trainer.global_step}"] == ["step 4"]
 
 
 class Falls(Callback):
@@ -166,7 +172,7 @@ def test_what_cannot_be_is_refused(run, options, line):
 
 def test_a_number_that_is_no_fraction_is_refused(run, near):
     near.unit = "rank"
-    with refused("expected a fraction that is higher for a better model, got near"):
+    with refused("expected to watch near with RetentionBudget, got no fraction that is higher"):
         run()
 
 

@@ -90,7 +90,7 @@ BENCHMARKS = """stems of configs/plugins/benchmarks, sources of `vlmtune downloa
 with one benchmark or a list, or your own tables (csv, tsv, jsonl, parquet); paths in them are
 relative to the working directory"""
 IMAGE_SIZE = """read images at this size, for pictures whose objects are small; position embeddings
-are interpolated"""
+are interpolated, trained ones refused"""
 DEVICE = "cpu, cuda, ...; the accelerator by default"
 BATCH_SIZE = "images that an accelerator encodes at once (%(default)s); a CPU encodes 32"
 TEXT_ONLY = """also measure two scores that see no image: an n-gram model of these captions

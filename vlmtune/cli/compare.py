@@ -26,13 +26,14 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from vlmtune.cli.compare_process import run_process
-from vlmtune.cli.yaml_files import read_yaml, yaml_digests
+from vlmtune.cli.yaml_files import read_value, read_yaml, yaml_digests
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
 from vlmtune.report.formats import csv_text, no_formula
 from vlmtune.report.markdown_table import markdown_table
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import count, number
+from vlmtune.results.metric_value import MetricValue
 from vlmtune.storage.files import all_or_none, check_shape, write_text
 from vlmtune.storage.folder import locked
 from vlmtune.training.checkpoint_files import newest_checkpoint
@@ -41,11 +42,14 @@ EXAMPLE = "configs/experiments/compare/cola.yaml"
 ZERO_SHOT = "zero_shot"
 RECIPE = "recipe.json"
 CALLBACK = "BenchmarkCallback"
+NAME = f"--trainer.callbacks.{CALLBACK}.name"
 
 Run = Callable[[Sequence[str], Path], None]
 """Runs a command of vlmtune and writes its output to a file; raises `UserError` if it fails."""
 
 
+Key = Annotated[str, Field(pattern=r"^[^./\\][^/\\]*$")]
+"""The key of a row, which names the folder of its runs."""
 Known = dict[str, tuple[object, Path]]
 """What all runs must have in common: its value, and the folder of the first run that has it."""
 
@@ -69,8 +73,8 @@ class Experiment:
     zero_shot: dict[str, str | list[str]]
     base: str
     columns: dict[str, Annotated[str, Field(pattern=r"^\S+ \S")]]
-    rows: dict[str, Strategy] = field(default_factory=dict)
-    product: list[dict[str, Strategy]] = field(default_factory=list)
+    rows: dict[Key, Strategy] = field(default_factory=dict)
+    product: list[dict[Key, Strategy]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -89,10 +93,11 @@ class Job:
 
     @property
     def recipe(self) -> str:
-        """The command of the run, with a digest of each YAML that it names."""
-        # The same words may name other settings tomorrow.
+        """The command of the run without its folder, with a digest of each YAML that it names."""
+        # The same words may name other settings tomorrow, and the folder may have moved.
         digests = yaml_digests(self.words)
-        text = json.dumps({"command": self.words, "configs": digests}, indent=1)
+        words = [word for word in self.words if not word.endswith(str(self.folder))]
+        text = json.dumps({"command": words, "configs": digests}, indent=1)
         return f"{text}\n"
 
     @property
@@ -145,6 +150,10 @@ def _product_rows(factors: Sequence[dict[str, Strategy]]) -> dict[str, Strategy]
             names.append(strategy["name"])
             configs += strategy["configs"]
         row = "_".join(key for key, _ in choice)
+        if row in rows:
+            raise UserError(
+                f"expected keys in product that make different rows, got {row!r} twice: rename one"
+            )
         rows[row] = {"name": ", ".join(names), "configs": configs}
     return rows
 
@@ -178,7 +187,10 @@ def tasks(
             words = ["fit", *configs, *strategy.get("words", ()), f"--seed_everything={seed}"]
             words.append(f"--trainer.default_root_dir={folder}")
             # `vlmtune report` shows the seeds of one name together.
-            words.append(f"--trainer.callbacks.{CALLBACK}.name={strategy['name']}")
+            title = strategy["name"]
+            if read_value(title) != title:  # YAML reads "LoRA: r=8" otherwise
+                title = json.dumps(title)
+            words.append(f"{NAME}={title}")
             if steps is not None:
                 words.append(f"--trainer.max_steps={steps}")
             listed.append(Job(row, name, folder, tuple(words)))
@@ -235,15 +247,24 @@ def collect(experiment: Experiment, listed: Sequence[Job]) -> dict[str, Any]:
         report = RunReport.load(task.report)
         for result in report.results:
             if result.benchmark in shown and result.items_digest:
-                what = f"items of {result.benchmark} in all runs"
-                _check_same(known, what, result.items_digest, task.folder)
-        # Rows may differ in their data, but the seeds of a row may not.
+                what = f"items and convention of {result.benchmark} in all runs"
+                measured = (*result.definition, result.items_digest)
+                _check_same(known, what, measured, task.folder)
+        # Rows may differ in their data and frozen model, but the seeds of a row may not.
         training_data = report.provenance.config.get("training_data", ())
         digests = [shards["digest"] for shards in training_data]
         _check_same(known, f"training data in all seeds of {task.row}", digests, task.folder)
-        metrics = {}
+        frozen = report.provenance.fingerprint
+        _check_same(known, f"frozen model in all seeds of {task.row}", frozen, task.folder)
+        values: dict[str, float | None] = {}
+        chance = {}
+        units = {}
         for title, where in experiment.columns.items():
-            metrics[title] = report.metric(*where.split(" ", 1))
+            metric = _metric(report, where, task.folder)
+            values[title] = None if metric is None else metric.value
+            if metric is not None:
+                chance[title] = metric.chance
+                units[title] = metric.unit
         name = task.name
         if task.row in experiment.rows:
             name = experiment.rows[task.row]["name"]
@@ -253,12 +274,22 @@ def collect(experiment: Experiment, listed: Sequence[Job]) -> dict[str, Any]:
             "seed": report.provenance.seed,
             "report": str(task.report),
             "seconds_per_epoch": seconds_per_epoch(report, task.folder),
-            "values": {title: metric.value for title, metric in metrics.items()},
-            "chance": {title: metric.chance for title, metric in metrics.items()},
-            "units": {title: metric.unit for title, metric in metrics.items()},
+            "values": values,
+            "chance": chance,
+            "units": units,
         }
         row["runs"].append(run)
     return {"title": experiment.title, "columns": experiment.columns, "rows": rows}
+
+
+def _metric(report: RunReport, where: str, folder: Path) -> MetricValue | None:
+    """The metric of a column; None, with a line, if the run could not measure its benchmark."""
+    benchmark, name = where.split(" ", 1)
+    reasons = dict(report.not_run)
+    if benchmark in reasons:
+        print(f"{folder}: {benchmark} not run: {reasons[benchmark]}", file=sys.stderr)
+        return None
+    return report.metric(benchmark, name)
 
 
 def _check_same(known: Known, what: str, value: object, folder: Path) -> None:
@@ -271,20 +302,19 @@ def _check_same(known: Known, what: str, value: object, folder: Path) -> None:
         )
 
 
-def _other_points(experiment: Experiment, path: Path) -> dict[str, Any]:
-    """The rows of an earlier table whose runs are still there, but are not of this grid."""
-    if not path.is_file():
-        return {}
-    earlier = json.loads(path.read_text(encoding="utf-8"))
-    if earlier["columns"] != experiment.columns:
-        return {}
-    kept = {}
-    for name, row in earlier["rows"].items():
-        reports = [Path(run["report"]) for run in row["runs"]]
-        is_listed = name == ZERO_SHOT or name in experiment.rows
-        if not is_listed and all(report.is_file() for report in reports):
-            kept[name] = row
-    return kept
+def _other_points(listed: Sequence[Job], out: Path, steps: int | None) -> list[Job]:
+    """The runs in the folder that earlier grids began with as many steps; `done` tells the rest."""
+    folders = {job.folder for job in listed}
+    wanted = [] if steps is None else [f"--trainer.max_steps={steps}"]
+    jobs = []
+    for path in sorted(out.glob(f"*/seed-*/{RECIPE}")):
+        words = json.loads(path.read_text(encoding="utf-8"))["command"]
+        names = [word for word in words if word.startswith(f"{NAME}=")]
+        given = [word for word in words if word.startswith("--trainer.max_steps=")]
+        if path.parent not in folders and names and given == wanted:
+            name = read_value(names[0].partition("=")[2])
+            jobs.append(Job(path.parent.parent.name, name, path.parent, tuple(words)))
+    return jobs
 
 
 def table(comparison: dict[str, Any]) -> list[list[str]]:
@@ -297,11 +327,14 @@ def table(comparison: dict[str, Any]) -> list[list[str]]:
     cells = [["strategy", "trainable parameters", *titles, "s/epoch"]]
     if rows:
         # Chance depends on the benchmark alone, so the first run's chance is right for all runs.
-        run = rows[0]["runs"][0]
+        runs = list(itertools.chain.from_iterable(row["runs"] for row in rows))
         levels = []
         for title in titles:
-            level = run["chance"][title]
-            text = "–" if level is None else number(level, run["units"][title])
+            # A run that lacks the number has no chance level either.
+            measured = [run for run in runs if title in run["units"]]
+            text = "–"
+            if measured and measured[0]["chance"][title] is not None:
+                text = number(measured[0]["chance"][title], measured[0]["units"][title])
             levels.append(text)
         cells.append(["chance", "", *levels, ""])
     for row in rows:
@@ -312,8 +345,10 @@ def table(comparison: dict[str, Any]) -> list[list[str]]:
 
 
 def _value_cell(runs: Sequence[dict[str, Any]], title: str) -> str:
-    unit = runs[0]["units"][title]
     of_seeds = [run["values"][title] for run in runs]
+    if None in of_seeds:
+        return "–"  # a mean over fewer seeds is another number
+    unit = runs[0]["units"][title]
     mean = number(statistics.mean(of_seeds), unit)
     if len(of_seeds) == 1:
         return mean
@@ -339,7 +374,10 @@ def markdown(comparison: dict[str, Any]) -> str:
 
 def to_csv(comparison: dict[str, Any]) -> str:
     """The same table as `compare.csv`, which the documentation shows."""
-    return csv_text(list(map(no_formula, cells)) for cells in table(comparison))
+    # Numbers may be negative, names are strangers'.
+    heads, *rows = table(comparison)
+    named = [[no_formula(name), *cells] for name, *cells in rows]
+    return csv_text([list(map(no_formula, heads)), *named])
 
 
 def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
@@ -373,9 +411,8 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
             continue
         if outcome == "taken":
             print("another call is running it")
-    _write_tables(experiment, out, steps, bool(options.grid))
-    written = [out / f"compare.{form}" for form in ("md", "csv", "json")]
-    if written[0].is_file():
+    if _write_tables(experiment, out, steps, bool(options.grid)):
+        written = [out / f"compare.{form}" for form in ("md", "csv", "json")]
         print(written[0].read_text(encoding="utf-8"), end="")
         print(f"written: {', '.join(map(str, written))}")
     if failed:
@@ -385,10 +422,11 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
         )
 
 
-def _write_tables(experiment: Experiment, out: Path, steps: int | None, is_grid: bool) -> None:
+def _write_tables(experiment: Experiment, out: Path, steps: int | None, is_grid: bool) -> bool:
     """Puts all finished runs of the folder into the tables, of all calls and seeds.
 
-    Those of a grid also have the points of earlier calls, which no config lists.
+    Those of a grid also have the points of earlier calls, which no config lists. Without a finished
+    run of these settings there is nothing to write, and it returns False.
     """
     seeds = set()
     for folder in out.glob("*/seed-*"):
@@ -396,14 +434,15 @@ def _write_tables(experiment: Experiment, out: Path, steps: int | None, is_grid:
         if seed.isdecimal():
             seeds.add(int(seed))
     listed = tasks(experiment, out, sorted(seeds), [], steps)
+    if is_grid:
+        listed += _other_points(listed, out, steps)
     # Another call may finish a run meanwhile and write the tables, too.
     with locked(out / "compare.json"), all_or_none():
         comparison = collect(experiment, listed)
-        if is_grid and comparison["rows"]:
-            comparison["rows"] |= _other_points(experiment, out / "compare.json")
         if not comparison["rows"]:
-            return  # a table of earlier runs stays
+            return False  # a table of earlier runs stays
         text = json.dumps(comparison, indent=1)
         write_text(out / "compare.json", f"{text}\n")
         write_text(out / "compare.md", markdown(comparison))
         write_text(out / "compare.csv", to_csv(comparison))
+    return True

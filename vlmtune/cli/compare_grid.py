@@ -5,12 +5,17 @@ combination. Never: a value that `vlmtune fit` would not take after `--KEY=`.
 """
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
-from vlmtune.cli.compare import Experiment, Strategy
+from vlmtune.cli.compare import NAME, Experiment, Strategy
 from vlmtune.errors import UserError
+
+BETWEEN = re.compile(r",(?![^\[{]*[\]}])")  # a comma that stands in no list or mapping
+OF_COMPARE = ("seed_everything", "trainer.default_root_dir", NAME.removeprefix("--"))
+"""Keys that `vlmtune compare` sets itself."""
 
 
 def with_grid(experiment: Experiment, grid: Sequence[str]) -> Experiment:
@@ -55,11 +60,12 @@ def chosen_rows(experiment: Experiment, grid: Sequence[str], only: Sequence[str]
 def _axis(text: str) -> list[tuple[str, str]]:
     """A key with each of its values."""
     key, equals, values = text.partition("=")
-    listed = [value.strip() for value in values.split(",")]
+    key = key.removeprefix("--")
+    listed = [value.strip() for value in BETWEEN.split(values)]
     repeated = len(set(listed)) < len(listed)
-    if not equals or not key or "" in listed or repeated:
+    if not equals or not key or "" in listed or repeated or key in OF_COMPARE:
         raise UserError(
             f"expected KEY=VALUE,VALUE,... with --grid, got {text!r}: write for example "
-            "model.optimizer.init_args.lr=0.001,0.01"
+            "model.optimizer.init_args.lr=0.001,0.01, and seeds with --seeds"
         )
-    return [(key.removeprefix("--"), value) for value in listed]
+    return [(key, value) for value in listed]

@@ -21,9 +21,13 @@ from vlmtune.report.printable import printable
 
 LONGEST = 600  # characters of a line; messages of libraries may be pages
 EXPECTED = {"RecordError", "MisconfigurationException"}
+COMPILERS = {"BackendCompilerFailed", "InductorError", "TorchDynamoException"}
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|bad_alloc", re.I)
-OPTIMIZER = re.compile(r"^Invalid (learning rate|beta|epsilon|weight_decay|momentum)\b.*")
+OPTIMIZER = re.compile(
+    r"^Invalid (learning rate|beta|epsilon|weight_decay|momentum)\b|^LBFGS doesn't support|"
+    r"^`fused` and `foreach`"
+)
 WORKER = re.compile(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (is killed|exited)[^.]*")
 # jsonargparse writes prose. These find in it the name that is wrong and the class it belongs to; if
 # it words them otherwise one day, the suggestion is missing and its message is still shown.
@@ -120,7 +124,12 @@ def _known_line(error: Exception) -> str | None:
             f"expected a run of Weights & Biases, got: {text}: run `wandb login`, set "
             "WANDB_MODE=offline, or leave the logger out"
         )
-    if isinstance(error, ValueError) and OPTIMIZER.match(text):
+    if kinds & COMPILERS:
+        return (
+            f"expected a compiler for CompileTowers, got: {text}: install one, such as g++, or "
+            "leave the callback out"
+        )
+    if isinstance(error, ValueError | RuntimeError) and OPTIMIZER.match(text):
         return f"expected a valid optimizer, got: {text}: change --model.optimizer"
     return None
 

@@ -30,6 +30,7 @@ from vlmtune.model.resolving import device_of_this_machine
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show_alphas, show_not_run
+from vlmtune.storage.files import read_json
 
 if TYPE_CHECKING:  # most exports have the trained weights as they are
     from vlmtune.model.wise_ft import WiseFT
@@ -82,8 +83,7 @@ def run(options: argparse.Namespace) -> None:
         model.adapter,
         provenance={**today, **model.provenance, **provenance},
         overwrite=options.overwrite,
-        alpha=alpha,
-        licence=options.licence,
+        **_recorded(options, alpha),
         peft=options.format == PEFT,
     )
     size = sum(file.stat().st_size for file in options.out.iterdir())
@@ -95,6 +95,17 @@ def run(options: argparse.Namespace) -> None:
 
         commit = push(options.out, options.push_to_hub, options.public)
         print(f"{options.push_to_hub}: commit {commit}; {loading_call(options.push_to_hub, model)}")
+
+
+def _recorded(options: argparse.Namespace, alpha: float) -> dict[str, Any]:
+    """The alpha and the licence of the export; of one that is written again, those that it had."""
+    facts = {"alpha": alpha, "licence": options.licence}
+    config = Path(options.model or "") / CONFIG
+    if options.model is not None and config.is_file():
+        written = read_json(config, "the configuration of an export")
+        facts["alpha"] = written.get("alpha", alpha)
+        facts["licence"] = options.licence or written.get("licence")
+    return facts
 
 
 def _loading_line(options: argparse.Namespace, model: Model) -> str:
@@ -245,19 +256,44 @@ def _reported(path: Path, model: Model) -> dict[str, Any]:
         )
     if provenance.config.get("digest") == model.digest():
         return {"results": report.results}  # of `vlmtune evaluate`, which knows the weights
-    measured = provenance.config.get("steps")
-    config = model.provenance.get("config")
-    steps = config.get("steps") if isinstance(config, Mapping) else None
-    # A run reports its last step, and its best checkpoint may be of another.
-    if steps is not None and steps != measured:
-        print(
-            f"the report is left out: it measured {measured} steps, the checkpoint has {steps}",
-            file=sys.stderr,
-        )
-        return {}
     origin = asdict(provenance)
+    difference = _difference(origin, model.provenance)
+    if difference is not None:
+        print(f"the report is left out: {difference}", file=sys.stderr)
+        return {}
     facts = {key: origin[key] for key in REPEATED}
     return {**facts, "results": report.results}
+
+
+def _difference(measured: Mapping[str, Any], trained: Mapping[str, Any]) -> str | None:
+    """Why what a report measured is not what was trained; None if nothing speaks against it."""
+    if "digest" in measured["config"]:
+        return "it measured other weights"
+    config = trained.get("config")
+    if not isinstance(config, Mapping):
+        return None  # an old checkpoint
+    # A run reports its last step, and its best checkpoint may be of another.
+    steps = config.get("steps")
+    measured_steps = measured["config"].get("steps")
+    if steps is not None and steps != measured_steps:
+        return f"it measured {measured_steps} steps, the checkpoint has {steps}"
+    facts = _facts(measured)
+    for name, value in _facts(trained).items():
+        if value is not None and value != facts[name]:
+            return f"it is of another run, with other {name}"
+    return None
+
+
+def _facts(origin: Mapping[str, Any]) -> dict[str, Any]:
+    """What the report and the checkpoints of a run share, however often it was resumed."""
+    config = origin["config"]
+    return {
+        "seeds": origin.get("seed"),
+        "training data": config.get("training_data"),
+        "objectives": config.get("objectives"),
+        "pairs": config.get("pairs"),
+        "options of the model": config.get("fit", {}).get("model"),
+    }
 
 
 def measure(weights: "WiseFT", options: argparse.Namespace) -> dict[float, SuiteResult]:

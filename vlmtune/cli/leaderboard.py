@@ -125,7 +125,8 @@ def run(options: argparse.Namespace) -> None:
     entries: list[MeasuredModel] = []
     # All are loaded before the first is measured, so a wrong name is an error at once.
     names = {}
-    for given in options.models:  # a model named twice counts once
+    for word in options.models:  # a model named twice counts once
+        given = str(Path(word)) if Path(word).exists() else word
         names[given] = default_name(named_model(options, given), newest_of_run(given))
     listed = list(names.values())
     for given, name in names.items():

@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from vlmtune.config import differences
 from vlmtune.errors import UserError
 from vlmtune.report.formats import write_formats
 from vlmtune.report.html import write_report
 from vlmtune.report.items_file import Items, is_items_file, items_beside, read_items
-from vlmtune.report.items_run import run_of_items
 from vlmtune.report.merging import merged, same_model
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show
@@ -85,7 +85,9 @@ def is_sweep(folder: Path) -> bool:
     """Whether a folder holds runs in its subfolders, and none itself."""
     if (folder / "report.json").exists():
         return False
-    return any(folder.glob("*/report.json")) or any(folder.glob("*/seed-*/report.json"))
+    files = [*folder.glob("*/report.json"), *folder.glob("*/seed-*/report.json")]
+    # What a run moved aside when it was started again does not count.
+    return any(not file.parent.name.startswith("earlier_") for file in files)
 
 
 def _inputs(files: Sequence[Path]) -> list[Path]:
@@ -114,6 +116,8 @@ def _loaded(files: Sequence[Path]) -> tuple[list[RunReport], list[Items]]:
     for file in files:
         if file in loaded:
             continue
+        from vlmtune.report.items_run import run_of_items  # few reports have runs of other tools
+
         known = {run.name: rows[other] for other, run in loaded.items()}
         run, items, apart = run_of_items(file, read_items(file), list(loaded.values()), known)
         if apart:
@@ -156,7 +160,8 @@ def _by_recipe(runs: Sequence[RunReport], files: Sequence[Path]) -> list[RunRepo
         if len(same) == 1:
             out.append(run)
         elif not _is_recipe(same):
-            out.append(replace(run, name=_folder(file)))
+            of_same = [path for path, one in zip(files, runs, strict=True) if one.name == run.name]
+            out.append(replace(run, name=_distinct_folder(file, of_same)))
         elif run.name not in done:
             done.add(run.name)
             _warn_of_differences(same)
@@ -173,9 +178,9 @@ def _is_recipe(runs: Sequence[RunReport]) -> bool:
 
 def _warn_of_differences(runs: Sequence[RunReport]) -> None:
     """Says what differs between the configs of a recipe besides seeds and folders."""
-    first, *others = [run.provenance.config.get("fit", {}) for run in runs]
+    first, *others = [_recipe(run) for run in runs]
     for other in others:
-        lines = differences(first, other, "fit", "another seed") if first and other else []
+        lines = differences(first, other, "fit", "another seed")
         changed = []
         for line in lines:
             key, _, _ = line.partition(" ")
@@ -188,6 +193,16 @@ def _warn_of_differences(runs: Sequence[RunReport]) -> None:
                 file=sys.stderr,
             )
             return
+
+
+def _recipe(run: RunReport) -> dict[str, Any]:
+    """What the seeds of a training have in common."""
+    config = run.provenance.config
+    return {
+        "frozen_model": run.provenance.fingerprint[:12],
+        "training_data": config.get("training_data"),
+        **config.get("fit", {}),
+    }
 
 
 def _text_only(runs: Sequence[RunReport], folders: Sequence[Path]) -> list[RunReport]:
@@ -212,3 +227,14 @@ def _text_only(runs: Sequence[RunReport], folders: Sequence[Path]) -> list[RunRe
 
 def _folder(file: Path) -> str:
     return file.resolve().parent.name
+
+
+def _distinct_folder(file: Path, files: Sequence[Path]) -> str:
+    """The end of a file's folder that tells it from those of the other files."""
+    folders = [path.resolve().parent.parts for path in files]
+    parts = file.resolve().parent.parts
+    for length in range(1, len(parts)):
+        alike = [other for other in folders if other[-length:] == parts[-length:]]
+        if len(alike) == 1:
+            return "/".join(parts[-length:])
+    return str(file.parent)

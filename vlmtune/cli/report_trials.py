@@ -53,18 +53,10 @@ def _say(trials: Trials, folder: Path) -> None:
     pairs = [f"{key} {value}" for key, value in zip(trials.keys, best.values, strict=True)]
     print(f"{folder}: {len(trials.trials)} trials; the best by {trials.metric} is {best.name}")
     print(f"  {', '.join(pairs) or 'nothing varied'}")
-    benchmark, _, _ = trials.metric.partition("/")
-    measured = set()
-    for trial in trials.trials:
-        for result in trial.report.results:
-            if result.benchmark == benchmark:
-                measured.add((result.definition, result.items_digest))
-    if len(measured) > 1:
-        print(
-            f"warning: {benchmark} has other items or another version in some trials, so their "
-            "order says little: evaluate them again",
-            file=sys.stderr,
-        )
+    if trials.lacking:
+        print(f"warning: without {trials.metric}: {', '.join(trials.lacking)}", file=sys.stderr)
+    if trials.mixed:
+        print(f"warning: {trials.mixed}", file=sys.stderr)
 
 
 def _export(best: Trial, out: Path, packages: Sequence[str]) -> None:

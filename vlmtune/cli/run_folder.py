@@ -27,10 +27,11 @@ from vlmtune.errors import UserError
 from vlmtune.model.loading import check_checkpoint, is_checkpoint, on_cpu
 from vlmtune.storage.files import beside, write_atomically
 from vlmtune.storage.folder import locked
-from vlmtune.training.checkpoint_files import LAST, ON_SIGNAL
+from vlmtune.training.checkpoint_files import LAST, LAST_FINITE, ON_SIGNAL, WITHIN
 
 CHECKPOINTS = LAST.split("/")[0]
-WRITTEN = ("config.yaml", "metrics.csv", "report.json", CHECKPOINTS, ON_SIGNAL)
+SINGLE = (ON_SIGNAL, LAST_FINITE, WITHIN)  # checkpoints beside the folder of checkpoints
+WRITTEN = ("config.yaml", "metrics.csv", "report.json", CHECKPOINTS, *SINGLE)
 """What a run writes into its folder, besides its loggers."""
 log = logging.getLogger("vlmtune")
 

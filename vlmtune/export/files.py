@@ -112,17 +112,18 @@ def check_target(folder: Path, overwrite: bool) -> None:
     if is_empty or not folder.exists():
         return
     is_export = (folder / CONFIG).is_file()
-    # Whatever else lies in the folder would be lost with the export that is replaced.
-    if not is_export or {path.name for path in folder.iterdir()}.difference(FILES):
-        raise UserError(
-            f"expected a new folder or an export in {folder}, it holds something else: "
-            "choose another folder"
+    if is_export:
+        # Whatever else lies in the folder would be lost with the export that is replaced.
+        is_export = {path.name for path in folder.iterdir()}.issubset(FILES)
+    if is_export and overwrite:
+        return
+    holds = "something else: choose another"
+    if is_export:
+        holds = (
+            "an export: choose another, or replace it with `vlmtune export --out FOLDER "
+            "--overwrite`"
         )
-    if not overwrite:
-        raise UserError(
-            f"expected a new folder, {folder} holds an export: choose another, or replace it with "
-            "`vlmtune export --overwrite`"
-        )
+    raise UserError(f"expected a new folder, {folder} holds {holds}")
 
 
 def _scores(result: Result) -> dict[str, Any]:
@@ -130,6 +131,7 @@ def _scores(result: Result) -> dict[str, Any]:
     return {
         "benchmark": result.benchmark,
         "version": result.version,
+        "convention": result.convention,
         "primary": result.primary,
         "metrics": {name: vars(metric) for name, metric in result.metrics.items()},
         "citation": result.citation,

@@ -8,7 +8,8 @@ from typing import Any
 
 from open_clip import SimpleTokenizer
 from open_clip.tokenizer import get_clean_fn
-from transformers import CLIPImageProcessorPil, CLIPTokenizer
+from tokenizers import Regex, normalizers
+from transformers import CLIPImageProcessorPil, CLIPTokenizer, PreTrainedTokenizerFast
 
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.hf.backbone import HFBackbone
@@ -17,13 +18,14 @@ from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.errors import UserError
 
 RESAMPLE = {"bilinear": 2, "bicubic": 3}  # numbers of PIL
+CURLED = {"[\u02bc\u2018-\u201b]": "'", "[\u201c-\u201f]": '"'}
 
 
 def hf_tokenizer(backbone: Backbone) -> Any:
     """Returns the tokenizer of a backbone; raises `UserError` if transformers cannot express it.
 
-    It gives the ids that the backbone computes, except for captions with HTML entities or broken
-    Unicode, which open_clip repairs first.
+    It gives the ids that the backbone computes, except for captions with HTML entities, broken
+    Unicode, ligatures or full-width letters, which open_clip replaces first.
     """
     if isinstance(backbone, HFBackbone):
         return backbone.portable_tokenizer()
@@ -46,7 +48,14 @@ def hf_tokenizer(backbone: Backbone) -> Any:
     merges: Any = list(encode.bpe_ranks)
     names = {"<start_of_text>": "<|startoftext|>", "<end_of_text>": "<|endoftext|>"}
     vocabulary = {names.get(token, token): number for token, number in encode.encoder.items()}
-    return CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=encode.context_length)
+    length = encode.context_length
+    clip = CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=length)
+    # open_clip straightens quotation marks. A saved CLIPTokenizer forgets changes, this class not.
+    backend = clip.backend_tokenizer
+    straight = [normalizers.Replace(Regex(marks), mark) for marks, mark in CURLED.items()]
+    backend.normalizer = normalizers.Sequence([*straight, backend.normalizer])
+    special = {name: str(token) for name, token in clip.special_tokens_map.items()}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=length, **special)
 
 
 def hf_image_processor(backbone: Backbone) -> Any:

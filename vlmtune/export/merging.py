@@ -102,7 +102,11 @@ def loading_line(folder: Path, backbone: Backbone, form: str | None) -> str:
     if form == SENTENCE_TRANSFORMERS:
         return f"sentence_transformers.SentenceTransformer({str(folder)!r})"
     if isinstance(backbone, HFBackbone):
-        return f"transformers.{type(backbone.model).__name__}.from_pretrained({str(folder)!r})"
+        network = type(backbone.model)
+        name = network.__name__
+        if not network.__module__.startswith("transformers."):
+            name = "AutoModel"  # for FLAVA and BridgeTower with all their heads
+        return f"transformers.{name}.from_pretrained({str(folder)!r})"
     return f"open_clip.create_model_and_transforms({f'local-dir:{folder}'!r})"
 
 

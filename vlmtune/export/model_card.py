@@ -118,17 +118,21 @@ def _front_matter(
     name: str, config: Mapping[str, Any], results: Sequence[Result], peft: bool
 ) -> str:
     """The YAML that the hub reads, with the results as its `model-index`."""
-    model = str(config["backbone"]["init_args"].get("model", "")).removeprefix("hf-hub:")
+    source = config["backbone"]["init_args"]
+    model = str(source.get("model", "")).removeprefix("hf-hub:")
     # A name of open_clip, or a folder, does not name a model on the hub.
-    base = model if is_hub_id(model, None) else None
+    base = model if is_hub_id(model, source.get("pretrained")) else None
     library = "peft" if peft else "vlmtune"
     measured = []
     for result in results:
+        dataset = result.benchmark
+        if result.convention != "strict":
+            dataset += f" ({result.convention})"
         for metric, value in result.metrics.items():
             entry = EvalResult(
                 task_type=TASK,
                 dataset_type=result.benchmark,
-                dataset_name=result.benchmark,
+                dataset_name=dataset,
                 metric_type=metric,
                 metric_value=value.value,
             )

@@ -22,12 +22,14 @@ def peft_files(backbone: Backbone, adapter: Adapter) -> tuple[dict[str, Tensor],
     """Returns the content of `adapter_model.safetensors` and of `adapter_config.json`.
 
     A weight that packs several projections has one pair of matrices in PEFT, whose rank is the sum
-    of theirs. An adapter other than LoRA, and an update that PEFT cannot hold, is a `UserError`.
+    of theirs. An adapter other than LoRA, a base model that PEFT would load otherwise, and an
+    update that PEFT cannot hold, is a `UserError`.
     """
-    if not isinstance(adapter, LoRA):
+    unfit = _unfit(backbone, adapter)
+    if unfit or not isinstance(adapter, LoRA):
         raise UserError(
-            f"expected LoRA for peft, got {type(adapter).__name__}, for which PEFT has no form: "
-            "leave out --format, or use --merged"
+            f"expected LoRA on a model of its library for peft, got {unfit}, for which PEFT has no "
+            "form: leave out --format, or use --merged"
         )
     # PEFT wraps the model of the library, so its names have no prefix of vlmtune.
     network: nn.Module = backbone.get_submodule("model")
@@ -78,6 +80,23 @@ def peft_files(backbone: Backbone, adapter: Adapter) -> tuple[dict[str, Tensor],
         config["base_model_name_or_path"] = source["model"]
         config["revision"] = source.get("revision")
     return state, config
+
+
+def _unfit(backbone: Backbone, adapter: Adapter) -> str:
+    """What PEFT has no form for; "" if it has one for all."""
+    if not isinstance(adapter, LoRA):
+        return type(adapter).__name__
+    if not isinstance(backbone, HFBackbone):
+        return ""  # the folder names no base model, so nobody loads another one
+    network = type(backbone.get_submodule("model"))
+    if not network.__module__.startswith("transformers."):
+        return f"{network.__name__}, a class of vlmtune"
+    # PEFT loads the base model from its name alone.
+    for option in ("peft", "image_size"):
+        value = backbone.init_args.get(option)
+        if value is not None:
+            return f"a backbone with {option} {value}"
+    return ""
 
 
 def _updates(module: nn.Module) -> list[LowRank]:

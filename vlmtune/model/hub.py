@@ -94,9 +94,11 @@ def peft_spec(name: str, revision: str | None, base: str | None) -> Spec:
     file = _hub_file(name, CONFIG, revision) if folder is None else folder / CONFIG
     config = read_json(file or "", "the configuration of a PEFT adapter", NETWORK)
     named = config.get("base_model_name_or_path")
-    if base is None and not named:
+    has_moved = bool(named) and Path(named).is_absolute() and not Path(named).is_dir()
+    if base is None and (not named or has_moved):
+        got = f"{named}, which is not here" if named else "none"
         raise UserError(
-            f"expected base_model_name_or_path in {file}, got none: name a base model of "
+            f"expected base_model_name_or_path in {file}, got {got}: name a base model of "
             "transformers with --pretrained; for one of open_clip export without --format peft"
         )
     spec = hf_spec(base) if base else hf_spec(named, config.get("revision"))

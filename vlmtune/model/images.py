@@ -5,7 +5,6 @@ Never: a download.
 """
 
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from vlmtune.data.images import open_image
 from vlmtune.errors import UserError
 from vlmtune.storage.files import reading
 from vlmtune.types import ImageRef
@@ -43,10 +43,13 @@ def _as_image(image: Any) -> str | Path | ImageRef | Image.Image:
     if isinstance(image, str | Path | Image.Image | ImageRef):
         return image
     if isinstance(image, bytes):
+        # As a file is read: upright, of a known format, and not too large.
         with reading("bytes", "an image", "pass the content of an image file"):
-            return Image.open(BytesIO(image))
+            return open_image(image)
     if isinstance(image, torch.Tensor):
         values = image.detach().cpu()
+        if values.dtype == torch.bfloat16:  # numpy has no such type
+            values = values.float()
         if values.ndim == 3:  # channels come first in tensors, last in arrays
             values = values.movedim(0, -1)
         return _from_array(values.numpy())

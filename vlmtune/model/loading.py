@@ -130,7 +130,7 @@ def check_checkpoint(
     Of a folder that FSDP2 wrote, tensors in parts are read only where `make` is given (see
     `sharded_checkpoint.filled`); without it they are on the meta device.
     """
-    fix = "name a file such as checkpoints/last.ckpt in the folder of a run"
+    fix = "name a whole file, such as checkpoints/last.ckpt in the folder of a run"
     with reading(path, "a vlmtune checkpoint", fix):
         file = regular(path)
         if (file / REST).is_file():
@@ -221,7 +221,10 @@ def _move(spec: Spec, pretrained: str | None) -> None:
         return
     arguments = spec["init_args"]
     # A weights file belongs to an architecture; a folder, or a hub id, is a whole model.
-    is_model = Path(pretrained).is_dir() or "pretrained" not in arguments
+    was_whole = arguments.get("pretrained") is None
+    is_model = Path(pretrained).is_dir() or (was_whole and not Path(pretrained).is_file())
+    if is_model and "pretrained" in arguments and is_hub_id(pretrained, None):
+        pretrained = f"hf-hub:{pretrained}"  # as open_clip writes it
     arguments["model" if is_model else "pretrained"] = pretrained
 
 

@@ -28,7 +28,7 @@ METRICS["accuracy"] = "text_acc"
 
 
 def write_mteb(folder: Path, runs: Sequence[RunReport]) -> None:
-    """Writes `results/RUN/FINGERPRINT/TASK.json` in `folder`.
+    """Writes `results/RUN/FINGERPRINT/TASK.json` in `folder`, and what mteb asks of the model.
 
     Runs without images are left out. The layout is that of `mteb.ResultCache(folder)`. The items
     are read from the original files, not from mteb's copies, and ties do not count as right, so
@@ -43,8 +43,12 @@ def write_mteb(folder: Path, runs: Sequence[RunReport]) -> None:
             task = TASKS.get(result.benchmark)
             if task is None or run.text_only:
                 continue
-            path = folder / "results" / model / revision / f"{task}.json"
-            write_text(path, json.dumps(_task_result(task, result), indent=2) + "\n")
+            path = folder / "results" / model / revision
+            # mteb passes over results without the name of their model.
+            about = {"name": printable(run.name), "revision": revision}
+            write_text(path / "model_meta.json", json.dumps(about, indent=2) + "\n")
+            content = json.dumps(_task_result(task, result), indent=2)
+            write_text(path / f"{task}.json", f"{content}\n")
             written += 1
     if not written:
         print(

@@ -29,6 +29,7 @@ RUN_KEYS = re.compile(
     r"default_root_dir|ckpt_path|dirpath|logger|^config\b|^trainer\.callbacks\..*\bname$"
 )
 CLASS = "class_path"
+EARLIER = "earlier_"  # folders of what a run wrote before it was started again
 WIDE = 20  # largest by smallest number, from which on an axis is logarithmic
 FEWEST = 4
 """Trials below which a correlation says nothing."""
@@ -62,12 +63,30 @@ class Trials:
         keys: What varied.
         trials: The trials.
         unfinished: Names of the folders without a report.
+        lacking: Names of the folders whose report lacks the metric.
     """
 
     metric: str
     keys: tuple[str, ...]
     trials: tuple[Trial, ...]
     unfinished: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+
+    @property
+    def mixed(self) -> str:
+        """A warning if not all trials measured the same items by the same definition, or ""."""
+        benchmark, _, _ = self.metric.partition("/")
+        measured = set()
+        for trial in self.trials:
+            for result in trial.report.results:
+                if result.benchmark == benchmark:
+                    measured.add((result.definition, result.items_digest))
+        if len(measured) < 2:
+            return ""
+        return (
+            f"{benchmark} has other items or another version in some trials, so their order says "
+            "little: evaluate them again."
+        )
 
     def correlation(self, key: str) -> float | None:
         r"""Spearman's $\rho$ of a numeric hyper-parameter and the metric; None for few values."""
@@ -96,7 +115,8 @@ class Trials:
 
 def trial_files(folder: Path) -> list[Path]:
     """The reports of the runs of a sweep, or of `vlmtune compare`, which has a folder a seed."""
-    return sorted([*folder.glob("*/report.json"), *folder.glob("*/seed-*/report.json")])
+    files = [*folder.glob("*/report.json"), *folder.glob("*/seed-*/report.json")]
+    return sorted(file for file in files if not file.parent.name.startswith(EARLIER))
 
 
 def read_trials(folder: Path, metric: str | None = None) -> Trials:
@@ -121,32 +141,46 @@ def read_trials(folder: Path, metric: str | None = None) -> Trials:
         configs.append(dict(_flat(config)))
     # Only what differs: a config has some hundred keys.
     keys = _varied(configs)
+    first_report = next(iter(reports.values()))
     if not metric:
-        first_report = next(iter(reports.values()))
         metric = _monitored(configs, first_report)
     trials = []
+    lacking = []
     for (path, report), config in zip(reports.items(), configs, strict=True):
+        reached = _reached(report, metric)
+        if reached is None:
+            lacking.append(str(path.relative_to(folder)))
+            continue
         trial = Trial(
             folder=path,
             name=str(path.relative_to(folder)),
             report=report,
             values=tuple(_value(config, key) for key in keys),
-            metric=_reached(report, metric, path),
+            metric=reached,
         )
         trials.append(trial)
+    if not trials:
+        known = [f"{result.benchmark}/{result.primary}" for result in first_report.results]
+        raise UserError(
+            f"expected {metric!r} in the reports of {folder}, got {', '.join(known) or 'no number'}"
+            ": name one of these by --metric"
+        )
     # Sorting is stable: equal trials keep the order of their folders.
     trials.sort(key=_rank)
     short_keys = tuple(map(_short, keys))
-    return Trials(metric, short_keys, tuple(trials), _without_report(folder))
+    return Trials(metric, short_keys, tuple(trials), _without_report(folder), tuple(lacking))
 
 
 def _without_report(folder: Path) -> tuple[str, ...]:
     """The names of the subfolders whose run is running or failed."""
-    with_report = {file.relative_to(folder).parts[0] for file in trial_files(folder)}
+    with_report = {file.parent for file in trial_files(folder)}
     names = []
     for path in sorted(folder.iterdir()):
-        if path.is_dir() and path.name not in with_report:
-            names.append(path.name)
+        # `vlmtune compare` has a folder for each seed.
+        runs = sorted(path.glob("seed-*")) or [path]
+        for run in runs:
+            if run.is_dir() and run not in with_report and not run.name.startswith(EARLIER):
+                names.append(str(run.relative_to(folder)))
     return tuple(names)
 
 
@@ -171,8 +205,8 @@ def _flat(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 def _varied(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """The keys whose values differ between trials.
 
-    An argument that only some trials have differs if they give it several values: else the choice
-    of the class says as much.
+    An argument that only some trials have differs if they give it several values, or if all trials
+    have the same classes around it: else the choice of the class says as much.
     """
     keys: dict[str, None] = {}
     for config in configs:
@@ -181,11 +215,21 @@ def _varied(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     for key in keys:
         stated = [repr(config[key]) for config in configs if key in config]
         is_missing = len(stated) < len(configs)
-        is_other_class = key.endswith(CLASS) and is_missing
-        differs = len(set(stated)) > 1 or is_other_class
+        differs = len(set(stated)) > 1 or (is_missing and not _in_other_class(key, configs))
         if differs and not RUN_KEYS.search(key):
             varied.append(key)
     return varied
+
+
+def _in_other_class(key: str, configs: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the trials have several classes around a key."""
+    parts = key.split(".")
+    for length in range(1, len(parts)):
+        around = ".".join([*parts[:length], CLASS])
+        classes = {config.get(around) for config in configs}
+        if around != key and len(classes) > 1:
+            return True
+    return False
 
 
 def _value(config: Mapping[str, Any], key: str) -> Any:
@@ -216,17 +260,13 @@ def _monitored(configs: Sequence[Mapping[str, Any]], report: RunReport) -> str:
     return report.results[0].benchmark if report.results else ""
 
 
-def _reached(report: RunReport, name: str, folder: Path) -> MetricValue:
+def _reached(report: RunReport, name: str) -> MetricValue | None:
     benchmark, _, metric = name.partition("/")
     for result in report.results:
         key = metric or result.primary
         if result.benchmark == benchmark and key in result.metrics:
             return result.metrics[key]
-    known = [f"{result.benchmark}/{result.primary}" for result in report.results]
-    raise UserError(
-        f"expected {name!r} in the report of {folder}, got {', '.join(known) or 'no number'}: name "
-        "one of these by --metric"
-    )
+    return None
 
 
 def trials_csv(trials: Trials) -> str:
@@ -235,9 +275,10 @@ def trials_csv(trials: Trials) -> str:
     for trial in trials.trials:
         cells: list[Any] = []
         for cell in (trial.name, *trial.values):
-            # Strangers chose names and values: a spreadsheet must not obey them.
-            text = printable(str(cell))
-            cells.append(no_formula(text))
+            if not isinstance(cell, int | float):
+                # Strangers chose names and texts: a spreadsheet must not obey them.
+                cell = no_formula(printable(str(cell)))
+            cells.append(cell)
         metric = trial.metric
         cells += [metric.value, metric.low, metric.high]
         cells.append(round(trial.report.provenance.seconds))
@@ -259,6 +300,10 @@ def trials_view(trials: Trials) -> dict[str, Any]:
     lead = f"{len(rows)} trials, the best first, with what varied between them."
     if trials.unfinished:
         lead += f" Without a report, running or failed: {', '.join(trials.unfinished)}."
+    if trials.lacking:
+        lead += f" Without {trials.metric}: {', '.join(trials.lacking)}."
+    if trials.mixed:
+        lead += f" Warning: {trials.mixed}"
     lead += (
         " The 95 % interval is beside each number. The best of many trials is partly luck: measure "
         "it again on a benchmark that chose nothing."

@@ -93,6 +93,7 @@ class BenchmarkCallback(Callback):
         self._items_after: list[ItemRow] = []
         self._scorer: Scorer | None = None
         self._evaluated_at = -1
+        self._resumed_at = 0  # the step that the run started from
         self._seconds = 0.0  # of training, up to the last start of the clock
         self._started: float | None = None  # None while the clock stands still
 
@@ -123,6 +124,7 @@ class BenchmarkCallback(Callback):
         if wandb_loggers(trainer) and trainer.global_step == 0:
             _, self._items_before = self._measure(trainer, pl_module)
         self._started = time.monotonic()
+        self._resumed_at = trainer.global_step
 
     @override
     def on_train_batch_end(
@@ -138,7 +140,8 @@ class BenchmarkCallback(Callback):
             for name, value in trainer.callback_metrics.items():
                 if name.startswith("train/"):
                     self._point(name, step, float(value))
-        if _due(step, self.every_n_steps):
+        # With accumulated gradients the first batch of a resumed run ends at its old step.
+        if _due(step, self.every_n_steps) and step != self._resumed_at:
             self._evaluate_and_check(trainer, pl_module)
 
     @override

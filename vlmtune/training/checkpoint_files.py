@@ -10,6 +10,9 @@ from vlmtune.storage.files import remove_leftovers
 LAST = "checkpoints/last.ckpt"  # the newest that `ModelCheckpoint` wrote
 ON_SIGNAL = "last-on-signal.ckpt"
 """Written where a signal stops the run."""
+LAST_FINITE = "last-before-nan.ckpt"
+WITHIN = "within-budget.ckpt"
+"""Written by `RetentionBudget`."""
 
 
 def newest_checkpoint(folder: Path) -> Path | None:

@@ -26,6 +26,7 @@ from vlmtune.objectives.base import Need, Objective, ShardedObjective
 from vlmtune.pairs.all_pairs import AllPairs
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.batch_features import CorpusContent
+from vlmtune.training.checkpoint_files import LAST_FINITE
 from vlmtune.training.checkpointing import TrainedWeights
 from vlmtune.training.finite import (
     BatchCheck,
@@ -44,7 +45,6 @@ from vlmtune.training.signals import Signals, StopsAtSignals
 from vlmtune.training.validation import Validation
 from vlmtune.types import Batch, ScoreShard, send
 
-LAST_FINITE = "last-before-nan.ckpt"  # in the trainer's root folder
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -345,7 +345,8 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
     def _diagnose(self, shard: ScoreShard) -> None:
         """Logs the diagnostics of objectives on the rank's own batch, at some steps."""
         every = getattr(self._trainer, "log_every_n_steps", None)
-        if not every or self.global_step % every:
+        # At the steps whose losses Lightning logs.
+        if not every or (self.global_step + 1) % every:
             return
         for objective in self._objectives():
             scores, targets = local_scores(objective.scores_of(shard))
@@ -401,8 +402,13 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         optimizer = self.make_optimizer(groups)
         for group in optimizer.param_groups:
             group["lr"] *= group.pop("scale", 1.0)
-        steps = int(self.trainer.estimated_stepping_batches)
-        factor = warmup_cosine(steps, self.warmup, self.final_lr)
+        steps = self.trainer.estimated_stepping_batches
+        if math.isinf(steps):
+            raise UserError(
+                "expected a run with an end, which the learning rate falls to, got none: set "
+                "trainer.max_steps or trainer.max_epochs"
+            )
+        factor = warmup_cosine(int(steps), self.warmup, self.final_lr)
         schedule = {"scheduler": LambdaLR(optimizer, factor), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 

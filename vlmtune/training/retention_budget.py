@@ -5,7 +5,6 @@ end, or weights nearer to the pre-trained ones. Never: a number in the report.
 """
 
 import logging
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -22,13 +21,13 @@ from vlmtune.evaluation.suite import load_all, run_suite
 from vlmtune.model.model import Model
 from vlmtune.model.resolving import attached
 from vlmtune.model.wise_ft import WiseFT
+from vlmtune.training.checkpoint_files import WITHIN
 from vlmtune.training.ema import EMA, averaged_weights
 from vlmtune.training.module import AdaptationModule, adaptation
 from vlmtune.types import Batch
 
 Action = Literal["warn", "stop", "anneal"]
 STEPS = 16  # alphas that annealing chooses from: 0, 1/16, ..., 15/16
-WITHIN = "within-budget.ckpt"
 
 log = logging.getLogger("vlmtune")
 
@@ -92,7 +91,6 @@ class RetentionBudget(Callback):
         self._before: Mapping[str, float] = {}
         self._scorer: Scorer | None = None
         self._checked = 0  # the step that was checked last
-        self._last = math.inf  # the run's last step
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -118,9 +116,8 @@ class RetentionBudget(Callback):
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Notes where the run begins and ends; a resumed run has checked its first step before."""
+        """Notes where the run begins; a resumed run has checked its first step before."""
         self._checked = trainer.global_step
-        self._last = trainer.estimated_stepping_batches
 
     @override
     def on_train_batch_end(
@@ -135,7 +132,7 @@ class RetentionBudget(Callback):
         module = adaptation(pl_module)
         step = trainer.global_step
         # With accumulated gradients several batches end at one step.
-        due = step == self._last or step % self.every_n_steps == 0
+        due = _is_last(trainer) or step % self.every_n_steps == 0
         if step == self._checked or not due:
             return
         self._checked = step
@@ -146,7 +143,10 @@ class RetentionBudget(Callback):
             line = f"step {step}: {self._worst()}"
             if self.action == "stop":
                 trainer.should_stop = True
-                line += f"; the run stops, {WITHIN} has the last weights within the budget, if any"
+                stops = "the run stops"
+                if trainer.min_steps or trainer.min_epochs:
+                    stops += " after its min_steps and min_epochs"
+                line += f"; {stops}, {WITHIN} has the last weights within the budget, if any"
             elif self.action == "anneal":
                 line += f"; weights set to alpha = {self._anneal(trainer, module):g}"
             if trainer.is_global_zero:
@@ -194,16 +194,24 @@ class RetentionBudget(Callback):
     def _measured(self, scorer: Scorer) -> dict[str, float]:
         """The primary metrics."""
         suite = run_suite(self.benchmarks, scorer)
-        for name, reason in suite.not_run:
-            raise UserError(f"expected to watch {name} with RetentionBudget, got {reason}")
-        # A fall is a difference of fractions: another unit could not be compared with the limit.
+        unfit: list[tuple[str, str]] = list(suite.not_run)
         values = {}
         for result in suite.results:
             metric = result.metrics[result.primary]
-            if metric.unit != "fraction" or not metric.higher_is_better:
-                raise UserError(
-                    "expected a fraction that is higher for a better model, got "
-                    f"{result.benchmark}: watch another benchmark with RetentionBudget"
-                )
             values[result.benchmark] = metric.value
+            # A fall is a difference of fractions: another unit has another limit.
+            if metric.unit != "fraction" or not metric.higher_is_better:
+                reason = "no fraction that is higher for a better model: watch another benchmark"
+                unfit.append((result.benchmark, reason))
+        for name, reason in unfit:
+            raise UserError(f"expected to watch {name} with RetentionBudget, got {reason}")
         return values
+
+
+def _is_last(trainer: pl.Trainer) -> bool:
+    """Whether the present step is the last one that the run will take."""
+    # Lightning's estimate is wrong after a resume with other batches, so it is not asked.
+    batches = trainer.fit_loop.epoch_loop.batch_progress
+    in_last_epoch = trainer.current_epoch + 1 == trainer.max_epochs
+    ends = in_last_epoch and batches.is_last_batch
+    return ends or trainer.global_step == trainer.max_steps

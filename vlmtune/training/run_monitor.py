@@ -99,7 +99,8 @@ class RunMonitor(pl.Callback):
         end = trainer.estimated_stepping_batches
         if math.isfinite(end):
             seconds_a_step = passed / max(step - self._step, 1)
-            self.latest["train/seconds_left"] = (end - step) * seconds_a_step
+            # After a resume with another batch size the run has more steps than estimated.
+            self.latest["train/seconds_left"] = max(end - step, 0) * seconds_a_step
         for logger in trainer.loggers:
             logger.log_metrics({**self.latest, "epoch": trainer.current_epoch}, step)
         self._numbers = {}

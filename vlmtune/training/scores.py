@@ -141,6 +141,9 @@ class TrainingScores:
         if self.adapter.joint:
             pairs = self._choose_pairs(batch, generator, contrast)
         scores = self.adapter(image, text, pairs)
+        # Under autocast some heads score in half precision, which would round losses.
+        dtype = torch.promote_types(scores.values.dtype, torch.float32)
+        scores = replace(scores, values=scores.values.to(dtype))
         shard = joint_score_shard(scores, layout, group)
         if contrast is not None:
             shard = replace(shard, contrast=contrast.shard)
