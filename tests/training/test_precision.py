@@ -82,6 +82,9 @@ def test_it_trains_in_bf16(path, model_folder, shards, tmp_path):
         losses.append(watch.losses)
     assert torch.tensor(losses).isfinite().all()
     assert losses[1] == pytest.approx(losses[0], rel=0.1)
+    # The loss itself is not rounded to bf16.
+    in_bf16 = torch.tensor(losses[1])
+    assert not in_bf16.equal(in_bf16.bfloat16().float())
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "16-true", "64-true"])
