@@ -199,7 +199,7 @@ def test_products_and_grids_are_rows_with_folders_of_their_own(suite):
     assert run.words[-1].endswith('BenchmarkCallback.name="LoRA: r=8"')
     more = suite.read_text().replace("- x: ", "- x: {name: Y, configs: []}\n    b_x: ")
     suite.write_text(more.replace("    b: ", "    a_b: {name: Z, configs: []}\n    b: "))
-    with refused("expected keys in product that make different rows, got 'a_b_x' twice"):
+    with refused("expected keys in product that make new rows, got 'a_b_x' twice"):
         compare.read_experiment(suite)
 
 
@@ -226,6 +226,11 @@ def test_a_grid_trains_each_strategy_with_each_combination(suite, capsys):
     table = Path("runs-grid/compare.md").read_text()
     assert "| Second \\| two, lr 0.1 | 12 | 70.0 % | – |" in table
     assert "| First, lr 0.01, batch_size 40 | 12 | 30.0 % | – |" in table
+    # A grid over the steps keeps its points, too.
+    for steps, value in ((10, 0.11), (20, 0.22)):
+        runner.values[f"two_max_steps-{steps}"] = value
+        compare.run(options(suite, grid=[f"trainer.max_steps={steps}"], only=["two"]), runner)
+    assert "two, max_steps 10 | 12 | 11.0 % |" in Path("runs-grid/compare.md").read_text()
     # Points that were measured with other settings do not stand beside new ones.
     Path("one.yaml").write_text("one: 2\n")
     runner.values["one_lr-0.2"] = 0.6
@@ -235,6 +240,9 @@ def test_a_grid_trains_each_strategy_with_each_combination(suite, capsys):
     assert "| First, lr 0.2 | 12 | 60.0 % | – |" in table
     assert "First, lr 0.01" not in table
     assert "| Second \\| two, lr 0.1 | 12 | 70.0 % | – |" in table
+    suite.write_text(suite.read_text().replace("seed: 2", "seed: 3"))
+    compare.run(options(suite, grid=grid, only=["one"]), runner)
+    assert "two, lr 0.1" not in Path("runs-grid/compare.md").read_text()
     capsys.readouterr()
 
 
@@ -274,6 +282,14 @@ def test_what_is_done_is_not_done_again_and_what_was_stopped_goes_on(suite):
     compare.run(options(suite, only=["two"]), runner)
     assert len(runner.commands) == 3
     assert "First" in Path("runs/compare.md").read_text()  # the table is of the whole folder
+    # Nor is it if the folder has moved, or if its recipe names the folder, as older ones do.
+    Path("runs").rename("moved")
+    recipe = Path("moved/one/seed-0/recipe.json")
+    content = json.loads(recipe.read_text())
+    content["command"].insert(3, "--trainer.default_root_dir=runs/one/seed-0")
+    recipe.write_text(json.dumps(content))
+    compare.run(options(suite, out=Path("moved")), runner)
+    assert len(runner.commands) == 3
 
 
 def test_a_run_that_a_signal_stopped_goes_on_from_there(suite):

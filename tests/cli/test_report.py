@@ -96,3 +96,7 @@ def test_seeds_that_differ_in_more_are_named(tmp_path, evaluated, capsys):
     folders = [evaluated(f"seed-{i}", 0.3, seed=i, lr=i) for i in range(2)]
     assert heads(tmp_path, *folders)[0] == "mm (mean and range of 2 seeds)"
     assert "'mm' differ in more than seeds: fit.lr 0 here, 1 in another" in capsys.readouterr().err
+    file = folders[0] / "report.json"
+    file.write_text(file.read_text().replace('"fingerprint": "', '"fingerprint": "other'))
+    heads(tmp_path, *folders)
+    assert "the runs called 'mm' have 2 frozen models" in capsys.readouterr().err

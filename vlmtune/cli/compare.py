@@ -34,7 +34,7 @@ from vlmtune.report.markdown_table import markdown_table
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import count, number
 from vlmtune.results.metric_value import MetricValue
-from vlmtune.storage.files import all_or_none, check_shape, write_text
+from vlmtune.storage.files import all_or_none, check_shape, reading, write_text
 from vlmtune.storage.folder import locked
 from vlmtune.training.checkpoint_files import newest_checkpoint
 
@@ -42,6 +42,7 @@ EXAMPLE = "configs/experiments/compare/cola.yaml"
 ZERO_SHOT = "zero_shot"
 RECIPE = "recipe.json"
 CALLBACK = "BenchmarkCallback"
+FOLDER = "--trainer.default_root_dir="
 NAME = f"--trainer.callbacks.{CALLBACK}.name"
 
 Run = Callable[[Sequence[str], Path], None]
@@ -94,9 +95,9 @@ class Job:
     @property
     def recipe(self) -> str:
         """The command of the run without its folder, with a digest of each YAML that it names."""
-        # The same words may name other settings tomorrow, and the folder may have moved.
+        # The same words may name other settings tomorrow.
         digests = yaml_digests(self.words)
-        words = [word for word in self.words if not word.endswith(str(self.folder))]
+        words = _without_folder(self.words)
         text = json.dumps({"command": words, "configs": digests}, indent=1)
         return f"{text}\n"
 
@@ -104,7 +105,12 @@ class Job:
     def begun(self) -> str | None:
         """The recipe of the run in the folder, or None."""
         path = self.folder / RECIPE
-        return path.read_text(encoding="utf-8") if path.is_file() else None
+        if not path.is_file():
+            return None
+        words = begun_words(path)
+        recorded = json.loads(path.read_text(encoding="utf-8"))
+        text = json.dumps({**recorded, "command": words}, indent=1)
+        return f"{text}\n"
 
     @property
     def done(self) -> bool:
@@ -112,14 +118,30 @@ class Job:
         return self.report.is_file() and self.begun == self.recipe
 
 
+def _without_folder(words: Sequence[str]) -> list[str]:
+    """The words of a command without those that name its folder, which may move."""
+    kept = []
+    names_folder = False
+    for word in words:
+        if not names_folder and word != "--out" and not word.startswith(FOLDER):
+            kept.append(word)
+        names_folder = word == "--out"
+    return kept
+
+
+def begun_words(path: Path) -> list[str]:
+    """The words of a recipe."""
+    with reading(path, "the recipe of a run", "remove its folder"):
+        recorded = json.loads(path.read_text(encoding="utf-8"))
+        return _without_folder(recorded["command"])
+
+
 def read_experiment(path: Path) -> Experiment:
     """Reads the YAML of an experiment."""
     content = read_yaml(find_path(path) or path)
     stated = check_shape(content, Experiment, path, "a table of strategies", f"see {EXAMPLE}")
     _check_base(stated.base)
-    if not stated.product:
-        return stated
-    return replace(stated, rows={**stated.rows, **_product_rows(stated.product)})
+    return replace(stated, rows=_with_products(stated.rows, stated.product))
 
 
 def _check_base(path: str) -> None:
@@ -139,9 +161,13 @@ def _check_base(path: str) -> None:
         )
 
 
-def _product_rows(factors: Sequence[dict[str, Strategy]]) -> dict[str, Strategy]:
-    """A row for each choice of one strategy from every factor; later configs win."""
-    rows: dict[str, Strategy] = {}
+def _with_products(
+    stated: dict[str, Strategy], factors: Sequence[dict[str, Strategy]]
+) -> dict[str, Strategy]:
+    """The rows, and one for each choice of one strategy from every factor; later configs win."""
+    rows = dict(stated)
+    if not factors:
+        return rows
     listed = [factor.items() for factor in factors]
     for choice in itertools.product(*listed):
         names = []
@@ -152,7 +178,7 @@ def _product_rows(factors: Sequence[dict[str, Strategy]]) -> dict[str, Strategy]
         row = "_".join(key for key, _ in choice)
         if row in rows:
             raise UserError(
-                f"expected keys in product that make different rows, got {row!r} twice: rename one"
+                f"expected keys in product that make new rows, got {row!r} twice: rename one"
             )
         rows[row] = {"name": ", ".join(names), "configs": configs}
     return rows
@@ -185,14 +211,13 @@ def tasks(
             folder = out / row / f"seed-{seed}"
             name = f"{strategy['name']}, seed {seed}"
             words = ["fit", *configs, *strategy.get("words", ()), f"--seed_everything={seed}"]
-            words.append(f"--trainer.default_root_dir={folder}")
+            words.append(f"{FOLDER}{folder}")
             # `vlmtune report` shows the seeds of one name together.
             title = strategy["name"]
             if read_value(title) != title:  # YAML reads "LoRA: r=8" otherwise
                 title = json.dumps(title)
             words.append(f"{NAME}={title}")
-            if steps is not None:
-                words.append(f"--trainer.max_steps={steps}")
+            words += _steps_words(steps)
             listed.append(Job(row, name, folder, tuple(words)))
     return [task for task in listed if not only or task.row in only]
 
@@ -303,18 +328,31 @@ def _check_same(known: Known, what: str, value: object, folder: Path) -> None:
 
 
 def _other_points(listed: Sequence[Job], out: Path, steps: int | None) -> list[Job]:
-    """The runs in the folder that earlier grids began with as many steps; `done` tells the rest."""
+    """The runs in the folder that earlier grids began with these configs and as many steps."""
     folders = {job.folder for job in listed}
-    wanted = [] if steps is None else [f"--trainer.max_steps={steps}"]
+    known = [_configs(job.words) for job in listed]
     jobs = []
     for path in sorted(out.glob(f"*/seed-*/{RECIPE}")):
-        words = json.loads(path.read_text(encoding="utf-8"))["command"]
+        words = begun_words(path)
         names = [word for word in words if word.startswith(f"{NAME}=")]
-        given = [word for word in words if word.startswith("--trainer.max_steps=")]
-        if path.parent not in folders and names and given == wanted:
+        if path.parent in folders or not names or _configs(words) not in known:
+            continue
+        # `--steps` comes after the name; a grid's own words come before it.
+        after = words[words.index(names[0]) + 1 :]
+        if after == _steps_words(steps):
             name = read_value(names[0].partition("=")[2])
             jobs.append(Job(path.parent.parent.name, name, path.parent, tuple(words)))
     return jobs
+
+
+def _configs(words: Sequence[str]) -> list[str]:
+    """What follows each --config."""
+    return [word for before, word in itertools.pairwise(words) if before == "--config"]
+
+
+def _steps_words(steps: int | None) -> list[str]:
+    """The words of `--steps`."""
+    return [] if steps is None else [f"--trainer.max_steps={steps}"]
 
 
 def table(comparison: dict[str, Any]) -> list[list[str]]:

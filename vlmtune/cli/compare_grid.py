@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
-from vlmtune.cli.compare import NAME, Experiment, Strategy
+from vlmtune.cli.compare import FOLDER, NAME, Experiment, Strategy
 from vlmtune.errors import UserError
 
 BETWEEN = re.compile(r",(?![^\[{]*[\]}])")  # a comma that stands in no list or mapping
-OF_COMPARE = ("seed_everything", "trainer.default_root_dir", NAME.removeprefix("--"))
+OF_COMPARE = ("seed_everything", FOLDER.strip("-="), NAME.strip("-="))
 """Keys that `vlmtune compare` sets itself."""
 
 

@@ -125,8 +125,13 @@ def run(options: argparse.Namespace) -> None:
     entries: list[MeasuredModel] = []
     # All are loaded before the first is measured, so a wrong name is an error at once.
     names = {}
-    for word in options.models:  # a model named twice counts once
-        given = str(Path(word)) if Path(word).exists() else word
+    files: list[Path] = []
+    for given in options.models:
+        path = Path(given).resolve()
+        if path in files:
+            continue  # a model named twice counts once
+        if path.exists():
+            files.append(path)
         names[given] = default_name(named_model(options, given), newest_of_run(given))
     listed = list(names.values())
     for given, name in names.items():

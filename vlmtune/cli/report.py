@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from vlmtune.config import differences
 from vlmtune.errors import UserError
@@ -178,9 +177,16 @@ def _is_recipe(runs: Sequence[RunReport]) -> bool:
 
 def _warn_of_differences(runs: Sequence[RunReport]) -> None:
     """Says what differs between the configs of a recipe besides seeds and folders."""
-    first, *others = [_recipe(run) for run in runs]
+    first, *others = [run.provenance.config.get("fit", {}) for run in runs]
+    frozen = {run.provenance.fingerprint for run in runs}
+    data = {repr(run.provenance.config.get("training_data")) for run in runs}
+    data.discard("None")  # older runs do not say
+    for count, what in ((len(frozen), "frozen models"), (len(data), "sets of training data")):
+        if count > 1:
+            line = f"the runs called {runs[0].name!r} have {count} {what}"
+            print(f"vlmtune: warning: {line}", file=sys.stderr)
     for other in others:
-        lines = differences(first, other, "fit", "another seed")
+        lines = differences(first, other, "fit", "another seed") if first and other else []
         changed = []
         for line in lines:
             key, _, _ = line.partition(" ")
@@ -193,16 +199,6 @@ def _warn_of_differences(runs: Sequence[RunReport]) -> None:
                 file=sys.stderr,
             )
             return
-
-
-def _recipe(run: RunReport) -> dict[str, Any]:
-    """What the seeds of a training have in common."""
-    config = run.provenance.config
-    return {
-        "frozen_model": run.provenance.fingerprint[:12],
-        "training_data": config.get("training_data"),
-        **config.get("fit", {}),
-    }
 
 
 def _text_only(runs: Sequence[RunReport], folders: Sequence[Path]) -> list[RunReport]:

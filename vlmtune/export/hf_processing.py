@@ -8,7 +8,7 @@ from typing import Any
 
 from open_clip import SimpleTokenizer
 from open_clip.tokenizer import get_clean_fn
-from tokenizers import Regex, normalizers
+from tokenizers import Regex, decoders, normalizers
 from transformers import CLIPImageProcessorPil, CLIPTokenizer, PreTrainedTokenizerFast
 
 from vlmtune.backbones.base import Backbone
@@ -54,6 +54,8 @@ def hf_tokenizer(backbone: Backbone) -> Any:
     backend = clip.backend_tokenizer
     straight = [normalizers.Replace(Regex(marks), mark) for marks, mark in CURLED.items()]
     backend.normalizer = normalizers.Sequence([*straight, backend.normalizer])
+    spaces = decoders.Replace("</w>", " ")  # ends of words
+    backend.decoder = decoders.Sequence([decoders.ByteLevel(), spaces, decoders.Strip(" ", 0, 1)])
     special = {name: str(token) for name, token in clip.special_tokens_map.items()}
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=length, **special)
 

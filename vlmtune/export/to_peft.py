@@ -92,7 +92,7 @@ def _unfit(backbone: Backbone, adapter: Adapter) -> str:
     if not network.__module__.startswith("transformers."):
         return f"{network.__name__}, a class of vlmtune"
     # PEFT loads the base model from its name alone.
-    for option in ("peft", "image_size"):
+    for option in ("peft", "image_size", "max_num_patches"):
         value = backbone.init_args.get(option)
         if value is not None:
             return f"a backbone with {option} {value}"

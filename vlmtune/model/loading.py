@@ -221,10 +221,8 @@ def _move(spec: Spec, pretrained: str | None) -> None:
         return
     arguments = spec["init_args"]
     # A weights file belongs to an architecture; a folder, or a hub id, is a whole model.
-    was_whole = arguments.get("pretrained") is None
-    is_model = Path(pretrained).is_dir() or (was_whole and not Path(pretrained).is_file())
-    if is_model and "pretrained" in arguments and is_hub_id(pretrained, None):
-        pretrained = f"hf-hub:{pretrained}"  # as open_clip writes it
+    has_address = pretrained.startswith(("hf-hub:", "local-dir:"))
+    is_model = Path(pretrained).is_dir() or has_address or "pretrained" not in arguments
     arguments["model" if is_model else "pretrained"] = pretrained
 
 

@@ -141,7 +141,8 @@ def read_trials(folder: Path, metric: str | None = None) -> Trials:
         configs.append(dict(_flat(config)))
     # Only what differs: a config has some hundred keys.
     keys = _varied(configs)
-    first_report = next(iter(reports.values()))
+    with_results = [report for report in reports.values() if report.results]
+    first_report = [*with_results, *reports.values()][0]
     if not metric:
         metric = _monitored(configs, first_report)
     trials = []
@@ -216,7 +217,9 @@ def _varied(configs: Sequence[Mapping[str, Any]]) -> list[str]:
         stated = [repr(config[key]) for config in configs if key in config]
         is_missing = len(stated) < len(configs)
         differs = len(set(stated)) > 1 or (is_missing and not _in_other_class(key, configs))
-        if differs and not RUN_KEYS.search(key):
+        # A null is the same as nothing to a reader of the table.
+        shown = {repr(_value(config, key)) for config in configs}
+        if differs and len(shown) > 1 and not RUN_KEYS.search(key):
             varied.append(key)
     return varied
 

@@ -93,7 +93,7 @@ class BenchmarkCallback(Callback):
         self._items_after: list[ItemRow] = []
         self._scorer: Scorer | None = None
         self._evaluated_at = -1
-        self._resumed_at = 0  # the step that the run started from
+        self._measured_before = -1  # the last step that was measured before a resume
         self._seconds = 0.0  # of training, up to the last start of the clock
         self._started: float | None = None  # None while the clock stands still
 
@@ -124,7 +124,6 @@ class BenchmarkCallback(Callback):
         if wandb_loggers(trainer) and trainer.global_step == 0:
             _, self._items_before = self._measure(trainer, pl_module)
         self._started = time.monotonic()
-        self._resumed_at = trainer.global_step
 
     @override
     def on_train_batch_end(
@@ -141,7 +140,7 @@ class BenchmarkCallback(Callback):
                 if name.startswith("train/"):
                     self._point(name, step, float(value))
         # With accumulated gradients the first batch of a resumed run ends at its old step.
-        if _due(step, self.every_n_steps) and step != self._resumed_at:
+        if _due(step, self.every_n_steps) and step != self._measured_before:
             self._evaluate_and_check(trainer, pl_module)
 
     @override
@@ -276,11 +275,12 @@ class BenchmarkCallback(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Returns the curves and the time so far: a resumed run reports both in full."""
         curves = {name: list(points) for name, points in self.curves.items()}
-        return {"curves": curves, "seconds": self._elapsed()}
+        return {"curves": curves, "seconds": self._elapsed(), "evaluated_at": self._evaluated_at}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._seconds = float(state_dict["seconds"])
+        self._measured_before = int(state_dict.get("evaluated_at", -1))
         self.curves = {}
         for name, points in state_dict["curves"].items():
             self.curves[name] = [(int(step), float(value)) for step, value in points]

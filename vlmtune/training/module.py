@@ -345,8 +345,9 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
     def _diagnose(self, shard: ScoreShard) -> None:
         """Logs the diagnostics of objectives on the rank's own batch, at some steps."""
         every = getattr(self._trainer, "log_every_n_steps", None)
-        # At the steps whose losses Lightning logs.
-        if not every or (self.global_step + 1) % every:
+        # At the steps whose losses Lightning logs, and at the first, for what monitors them.
+        steps = self.global_step
+        if not every or (steps and (steps + 1) % every):
             return
         for objective in self._objectives():
             scores, targets = local_scores(objective.scores_of(shard))
