@@ -125,6 +125,11 @@ class Wrong(ColaMulti):
         return replace(result, metrics={**result.metrics, "accuracy": wrong})
 
 
+class Late(ColaMulti):
+    def repeats(self):
+        raise RuntimeError("out of repeats")
+
+
 class Absent(ColaMulti):
     def read(self):
         raise RuntimeError("out of images")
@@ -137,6 +142,7 @@ class Absent(ColaMulti):
         (Wrong, "expected finite numbers for accuracy of bad, got nan: this is a fault"),
         (Faulty, "expected bad to run, got KeyError: 'no such thing': mend"),
         (Absent, "expected bad to run, got RuntimeError: out of images: mend"),
+        (Late, "expected bad to run, got RuntimeError: out of repeats: mend"),
     ],
 )
 def test_a_benchmark_that_fails_does_not_stop_the_others(cola, scorer, caplog, kind, said):
@@ -144,7 +150,7 @@ def test_a_benchmark_that_fails_does_not_stop_the_others(cola, scorer, caplog, k
     assert [result.benchmark for result in suite.results] == ["good"]
     assert [name for name, _ in suite.not_run] == ["bad"]
     assert suite.not_run[0].reason.startswith(said)
-    assert ("Traceback" in caplog.text) == (kind in (Faulty, Absent))
+    assert ("Traceback" in caplog.text) == (kind in (Faulty, Absent, Late))
 
 
 @pytest.mark.parametrize("stored", [False, True])

@@ -447,6 +447,12 @@ def test_the_cache_of_a_model_is_dropped_in_time(exported, pictures, monkeypatch
     assert model._scorer is first
     model.score(pictures, TEXTS)
     assert model._scorer is not first
+    # What is cached already does not count again.
+    monkeypatch.setattr("vlmtune.model.model.CACHED", 20)
+    kept = model._scorer
+    for _ in range(9):
+        model.score(pictures, TEXTS)
+    assert model._scorer is kept
 
 
 def test_a_joint_adapter_has_no_embeddings(model_folder, pictures):

@@ -73,6 +73,21 @@ def test_hidden_colours_are_those_of_published_scripts(tmp_path):
     assert len({*reader.digests([upright, stored])}) == 2
 
 
+def test_a_file_that_changes_between_its_digest_and_its_pixels_is_refused(tmp_path):
+    files = [ImageRef(tmp_path / f"{name}.png") for name in "ab"]
+    for ref in files:
+        Image.new("RGB", (8, 8), "red").save(ref.path)
+    reader = PictureReader(lambda image: torch.zeros(3, 8, 8), 4, Failures())
+    names = [f"{i} {name}" for i, name in enumerate(reader.digests(files))]
+    pictures = dict(zip(names, files, strict=True))
+    assert [len(batch) for batch, _ in reader.batches(pictures, names)] == [2]
+    Image.new("RGB", (9, 9), "blue").save(files[1].path)
+    with refused("b.png to stay as it is, it changed while images were read"):
+        list(reader.batches(pictures, names))
+    reader.digests(files)  # whoever asks again gets the new picture
+    assert [len(batch) for batch, _ in reader.batches(pictures, names)] == [2]
+
+
 def test_a_box_outside_the_stored_image_is_refused_and_items_keep_all_else(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6

@@ -29,6 +29,7 @@ from vlmtune.results.result import Result, WordMaps
 from vlmtune.types import ImageRef
 
 MOST_WORDS = 16  # of a caption in the report
+LARGEST = 512  # width or height of the picture that shows which part a model sees
 
 
 class Reading(NamedTuple):
@@ -166,7 +167,9 @@ def seen_box(
         >>> [round(abs(x), 2) for x in seen_box(middle, (400, 200))]
         [0.25, 0.0, 0.5, 1.0]
     """
-    width, height = size
+    # A smaller picture of the same proportions is preprocessed to the same part, and sooner.
+    shrink = max(1, max(size) / LARGEST)
+    width, height = (max(1, round(side / shrink)) for side in size)
     x, y = np.meshgrid(_centres(width), _centres(height))
     # With a little of the other direction, rounding to 8 bits averages out over rows and columns.
     red = 0.9 * x + 0.1 * y

@@ -106,6 +106,11 @@ class Scorer:
         return torch.zeros(shape)
 
     @property
+    def held(self) -> int:
+        """How many features of images and captions are in memory."""
+        return self._source.held
+
+    @property
     def embeds(self) -> bool:
         """Whether images and texts have embeddings of their own; a joint adapter only has pairs."""
         return isinstance(self.adapter, DualAdapter)

@@ -128,13 +128,18 @@ def run_suite(
             name = benchmark.name
             if name in failed:
                 continue
-            result, reason = _tried(benchmark, lambda one=benchmark: _measured(one, scorer, items))
+
+            def described(one: Benchmark = benchmark) -> Result:
+                result = _measured(one, scorer, items)
+                return _described(result, one, contents[one.name], encoding_scorer)
+
+            result, reason = _tried(benchmark, described)
             # A failure on one rank is a failure on all.
             reasons = ProcessGroup().objects(reason)
             if reason := _first(reasons):
                 failed[name] = reason
             elif result is not None:
-                done[name] = _described(result, benchmark, contents[name], encoding_scorer)
+                done[name] = result
                 if measured is not None:
                     measured(done[name])
     not_run = _in_order(benchmarks, failed)

@@ -81,6 +81,11 @@ class FeatureSource:
         self._session: dict[Modality, MemoryStore] | None = None
         self._stores: dict[Modality, dict[str, FeatureStore]] = {"image": {}, "text": {}}
 
+    @property
+    def held(self) -> int:
+        """How many features of images and captions are in memory."""
+        return sum(map(len, self._memory.values()))
+
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
         """Holds live features in memory until the block ends; no weight may change inside it."""

@@ -28,6 +28,9 @@ class MemoryStore:
     def __contains__(self, name: str) -> bool:
         return name in self._rows
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def add(self, ids: Sequence[str], features: Features) -> None:
         """Stores the rows of `features` under `ids`."""
         if isinstance(features, Pooled):
@@ -37,7 +40,9 @@ class MemoryStore:
         # Without padding, each row takes the memory of its own tokens only.
         lengths = features.lengths.tolist()
         for name, tokens, length in zip(ids, features.values, lengths, strict=True):
-            self._rows[name] = tokens[:length]
+            real = tokens[:length]
+            # A part of a tensor would keep the whole in memory.
+            self._rows[name] = real.clone() if length < len(tokens) else real
 
     def features(self, ids: Sequence[str]) -> Features:
         """Returns the rows of `ids`, at least one, in their order; tokens padded to the longest."""

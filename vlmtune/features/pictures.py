@@ -72,6 +72,8 @@ class PictureReader:
         self.batch_size = batch_size
         self.failures = failures
         self._digests: dict[tuple[Any, ...], str] = {}
+        # The state in which each file was when its digest was computed.
+        self._states: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
     def digests(self, pictures: Sequence[Picture]) -> list[str]:
         """Returns digests of the content; a skipped picture has "".
@@ -94,6 +96,7 @@ class PictureReader:
             state = _file_state(picture)
             if name and state is not None:
                 self._digests.setdefault(state, name)
+                self._states[state[:3]] = state
 
     def _digest(self, picture: Picture) -> str:
         if not isinstance(picture, ImageRef):
@@ -110,7 +113,20 @@ class PictureReader:
             if not picture.upright and differs(picture.path):
                 name = hashlib.sha256(f"{name} as stored".encode()).hexdigest()
             self._digests[state] = name
+        self._states[state[:3]] = state
         return self._digests[state]
+
+    def _read(self, picture: Picture) -> Image.Image:
+        """Reads a picture; a `UserError` if its digest was computed of another file."""
+        image = read_picture(picture)
+        state = _file_state(picture)
+        # A store would keep the features of the new picture under the name of the old one.
+        if state is not None and self._states.get(state[:3], state) != state:
+            raise UserError(
+                f"expected {state[0]} to stay as it is, it changed while images were read: wait "
+                "until they are written, then run again"
+            )
+        return image
 
     def batches(
         self, pictures: Mapping[str, Picture], names: Sequence[str]
@@ -118,7 +134,7 @@ class PictureReader:
         """Yields names and pixels; threads read the next batch while one is encoded."""
 
         def load(name: str) -> Tensor | None:
-            image = self.failures.attempt(partial(read_picture, pictures[name]))
+            image = self.failures.attempt(partial(self._read, pictures[name]))
             return None if image is None else self.preprocess(image)
 
         with ThreadPoolExecutor(WORKERS) as pool:

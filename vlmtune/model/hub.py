@@ -73,15 +73,13 @@ def hf_spec(name: str, revision: str | None = None) -> Spec:
     """The spec of the backbone of a model of transformers, by its type, at a revision."""
     folder = find_path(name)
     file = _hub_file(name, HF, revision) if folder is None else folder / HF
-    if file is None:
-        raise UserError(f"expected a model of transformers, got {name!r} without {HF}: {NETWORK}")
-    kind = _type(Path(file))
+    kind = None if file is None else _type(Path(file))
     types = supported_types()
     if kind not in types:
-        raise UserError(
-            f"expected a model of a supported type ({', '.join(types)}), got {name} of type "
-            f"{kind}: use another model"
-        )
+        got = f"{name} of type {kind}: use another model"
+        if file is None:
+            got = f"{name!r} without {HF}: {NETWORK}"
+        raise UserError(f"expected a model of a supported type ({', '.join(types)}), got {got}")
     return {"class_path": types[kind], "init_args": {"model": name, "revision": revision}}
 
 

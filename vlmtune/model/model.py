@@ -54,7 +54,6 @@ class Model:
         self.adapter = adapter.eval()
         self.batch_size = batch_size
         self._scorer = self.scorer()
-        self._cached = 0  # images and captions in it
 
     def __repr__(self) -> str:
         return (
@@ -101,7 +100,6 @@ class Model:
         """Sets how many images, or captions, are encoded at a time; returns the model itself."""
         self.batch_size = batch_size
         self._scorer = self.scorer()
-        self._cached = 0
         return self
 
     def digest(self) -> str:
@@ -133,7 +131,7 @@ class Model:
         """Scores N images against M captions; higher is a better fit."""
         pictures = as_images(images)
         captions = _captions(texts)
-        score = self._scorer_for(len(pictures) + len(captions))
+        score = self._cache()
         return score(pictures, captions)
 
     def rank(self, query: str, images: Images) -> list[tuple[int, float]]:
@@ -148,14 +146,14 @@ class Model:
         """Returns one normalised embedding per image; a joint adapter has none."""
         self._check_dual()
         pictures = as_images(images)
-        scorer = self._scorer_for(len(pictures))
+        scorer = self._cache()
         return normalize(scorer.embed_images(pictures), dim=-1)
 
     def encode_text(self, texts: Texts) -> Float[Tensor, "n d"]:
         """Returns one normalised embedding per caption; a joint adapter has none."""
         self._check_dual()
         captions = _captions(texts)
-        scorer = self._scorer_for(len(captions))
+        scorer = self._cache()
         return normalize(scorer.embed_texts(captions), dim=-1)
 
     def similarity(
@@ -191,12 +189,10 @@ class Model:
         (picture,) = as_images(image)
         return read_words(self.backbone, self.adapter, picture, caption)
 
-    def _scorer_for(self, items: int) -> Scorer:
+    def _cache(self) -> Scorer:
         # The scorer keeps what it encoded, so a new one frees the memory.
-        if self._cached > CACHED:
+        if self._scorer.held > CACHED:
             self._scorer = self.scorer()
-            self._cached = 0
-        self._cached += items
         return self._scorer
 
     def _check_dual(self) -> None:
