@@ -71,10 +71,14 @@ class TextOnly:
             return []
         fitted = n_gram_provenance(self.n_gram, str(self.source), provenance)
         averaged = replace(provenance, adapter=f"{provenance.adapter}, image averaged")
-        return [
+        runs = [
             _run(N_GRAM, scored, self.n_gram, fitted),
             _run(AVERAGED, scored, ImageAveraged(scorer), averaged),
         ]
+        for run in runs:
+            if not run.results:
+                print(f"no {run.name} run: {run.not_run[0][1]}", file=sys.stderr)
+        return [run for run in runs if run.results]
 
 
 def n_gram_provenance(n_gram: TextOnlyScore, data: str, provenance: Provenance) -> Provenance:
