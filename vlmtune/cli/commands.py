@@ -100,11 +100,11 @@ ITEMS = """also write one row per item, as .jsonl, .csv or .parquet: benchmark, 
 truth, scores, right or wrong; given OUT/items.jsonl (or .csv, .parquet), `vlmtune report` shows
 which items were won and lost"""
 SIZE = """tiny is 24 images and two training steps, to check that every step runs; full is the whole
-experiment, about 50 minutes on two cores (%(default)s); use a separate folder for each size"""
+experiment, an hour or two on two cores (%(default)s); use a separate folder for each size"""
 QUICKSTART = """\
 It renders a world of scenes, trains two adapters on top of a small frozen CLIP (Cola's
 recipe, and grounded words on a mixture of corpora), exports the second, and reports what
-they gained and forgot: about five minutes on two idle cores.
+they gained and forgot: 5 to 12 minutes on two idle cores.
 Run it again to reuse existing files and resume trainings from their last checkpoints."""
 BUILD = """\
 All other arguments go to the builder and override its YAML, for example --train 100. `vlmtune
