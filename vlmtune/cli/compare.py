@@ -107,9 +107,7 @@ class Job:
         path = self.folder / RECIPE
         if not path.is_file():
             return None
-        words = begun_words(path)
-        recorded = json.loads(path.read_text(encoding="utf-8"))
-        text = json.dumps({**recorded, "command": words}, indent=1)
+        text = json.dumps(begun_recipe(path), indent=1)
         return f"{text}\n"
 
     @property
@@ -129,11 +127,11 @@ def _without_folder(words: Sequence[str]) -> list[str]:
     return kept
 
 
-def begun_words(path: Path) -> list[str]:
-    """The words of a recipe."""
+def begun_recipe(path: Path) -> dict[str, Any]:
+    """The recipe of a run that was begun, without its folder, which older recipes name."""
     with reading(path, "the recipe of a run", "remove its folder"):
         recorded = json.loads(path.read_text(encoding="utf-8"))
-        return _without_folder(recorded["command"])
+        return {**recorded, "command": _without_folder(recorded["command"])}
 
 
 def read_experiment(path: Path) -> Experiment:
@@ -333,7 +331,7 @@ def _other_points(listed: Sequence[Job], out: Path, steps: int | None) -> list[J
     known = [_configs(job.words) for job in listed]
     jobs = []
     for path in sorted(out.glob(f"*/seed-*/{RECIPE}")):
-        words = begun_words(path)
+        words = begun_recipe(path)["command"]
         names = [word for word in words if word.startswith(f"{NAME}=")]
         if path.parent in folders or not names or _configs(words) not in known:
             continue
