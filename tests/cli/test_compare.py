@@ -21,6 +21,7 @@ from tests.test_configs import Parsed, bare, check_recipe
 from tests.tiny import cola_plugin, plugin, write_cola
 from vlmtune.cli import compare
 from vlmtune.cli.compare_grid import with_grid
+from vlmtune.cli.compare_jobs import list_jobs, read_experiment
 from vlmtune.cli.fit_checks import replaced
 from vlmtune.cli.main import main
 from vlmtune.errors import UserError
@@ -38,26 +39,26 @@ pytestmark = QUIET
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
 def test_a_suite_trains_what_its_configs_say(path, bare, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
-    suite = compare.read_experiment(path)
-    first, *others = compare.tasks(suite, tmp_path, [3], [], None)
+    suite = read_experiment(path)
+    first, *others = list_jobs(suite, tmp_path, [3], [], None)
     check_recipe(list(first.words))
     columns = {column.split()[0] for column in suite.columns.values()}
     seen = []
-    for task in others:
-        assert replaced(task.words[1:]) == []
-        config = Parsed("fit", list(task.words[1:])).config["fit"]
+    for job in others:
+        assert replaced(job.words[1:]) == []
+        config = Parsed("fit", list(job.words[1:])).config["fit"]
         named = {config.seed_everything, config.model.seed, config.data.seed}
         assert named == {3}
-        assert config.trainer.default_root_dir == str(task.folder)
+        assert config.trainer.default_root_dir == str(job.folder)
         (evaluation,) = [c for c in config.trainer.callbacks if "BenchmarkCallback" in c.class_path]
-        assert evaluation.init_args.name == suite.rows[task.row]["name"]
+        assert evaluation.init_args.name == suite.rows[job.row]["name"]
         measured = {b.init_args.name for b in evaluation.init_args.benchmarks}
         assert measured >= columns if not seen else not measured
         monkeypatch.chdir(bare)  # all rows measure what the base lists, as the first does
         trained = repr((config.model, config.data, config.trainer.max_steps))
         seen.append(trained.replace(str(bare), str(ROOT)))
     assert len(set(seen)) == len(seen) > 5  # no strategy twice
-    assert len({task.name for task in others}) == len(others)
+    assert len({job.name for job in others}) == len(others)
     header = path.read_text().splitlines()[0]
     assert header.startswith(f"# vlmtune compare {path.relative_to(ROOT)}")
 
@@ -182,25 +183,25 @@ def test_products_and_grids_are_rows_with_folders_of_their_own(suite):
   - x: {name: X, configs: [{model: {seed: 3}}]}
 """
     suite.write_text(suite.read_text() + product)
-    rows = compare.read_experiment(suite).rows
+    rows = read_experiment(suite).rows
     assert list(rows) == ["one", "two", "a_x", "b_x"]
     assert rows["a_x"] == {"name": "A, X", "configs": ["one.yaml", {"model": {"seed": 3}}]}
     assert rows["b_x"] == {"name": "B, X", "configs": [{"model": {"seed": 3}}]}
-    experiment = with_grid(compare.read_experiment(suite), ["a.path=x/y,x-y,x y"])
+    experiment = with_grid(read_experiment(suite), ["a.path=x/y,x-y,x y"])
     assert len(experiment.rows) == 12
     assert not any("/" in row for row in experiment.rows)
-    lists = with_grid(compare.read_experiment(suite), ["a.betas=[0.9,0.99],[0.8,0.9]"]).rows
+    lists = with_grid(read_experiment(suite), ["a.betas=[0.9,0.99],[0.8,0.9]"]).rows
     assert {row["words"][0] for row in lists.values()} == {
         "--a.betas=[0.9,0.99]",
         "--a.betas=[0.8,0.9]",
     }
     suite.write_text(suite.read_text().replace("name: First", 'name: "LoRA: r=8"'))
-    (run,) = compare.tasks(compare.read_experiment(suite), Path("out"), [0], ["one"], None)
+    (run,) = list_jobs(read_experiment(suite), Path("out"), [0], ["one"], None)
     assert run.words[-1].endswith('BenchmarkCallback.name="LoRA: r=8"')
     more = suite.read_text().replace("- x: ", "- x: {name: Y, configs: []}\n    b_x: ")
     suite.write_text(more.replace("    b: ", "    a_b: {name: Z, configs: []}\n    b: "))
     with refused("expected keys in product that make new rows, got 'a_b_x' twice"):
-        compare.read_experiment(suite)
+        read_experiment(suite)
 
 
 def test_a_grid_trains_each_strategy_with_each_combination(suite, capsys):
@@ -422,7 +423,7 @@ def test_a_run_that_fails_does_not_stop_the_others(suite, capsys):
 def test_a_base_measures_its_runs(suite):
     Path("base.yaml").write_text("trainer: {max_steps: 1}\n")
     with refused("expected one BenchmarkCallback in trainer.callbacks of base.yaml, got 0"):
-        compare.read_experiment(suite)
+        read_experiment(suite)
 
 
 @pytest.mark.parametrize(
@@ -440,14 +441,14 @@ def test_a_base_measures_its_runs(suite):
 def test_a_wrong_suite_is_one_line(suite, capsys, old, new, said):
     suite.write_text(suite.read_text().replace(old, new))
     with refused(said):
-        compare.read_experiment(suite)
+        read_experiment(suite)
     (_,) = command_refused(capsys, ["compare", suite])
 
 
 def test_an_unknown_strategy_and_a_wrong_column_are_refused(suite, tmp_path):
-    made = compare.read_experiment(suite)
+    made = read_experiment(suite)
     with refused("zero_shot, one, two, got three"):
-        compare.tasks(made, tmp_path, [0], ["three"], None)
+        list_jobs(made, tmp_path, [0], ["three"], None)
     runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
     suite.write_text(suite.read_text().replace("toy accuracy", "toy accuracy2"))
     with refused("expected accuracy2 of toy in .*: name another metric, such as accuracy, or eval"):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
-from vlmtune.cli.compare import FOLDER, NAME, Experiment, Strategy
+from vlmtune.cli.compare_jobs import FOLDER, NAME, Experiment, Strategy
 from vlmtune.errors import UserError
 
 BETWEEN = re.compile(r",(?![^\[{]*[\]}])")  # a comma that stands in no list or mapping
