@@ -40,6 +40,10 @@ def test_texts_of_a_pair():
     # There is no negative without two words of one kind.
     (one,) = joined([group("a", "a dog"), group("b", "a dog runs")])
     assert one.truth.all()
+    # A man may be a person, one dog is not two, and a front is no object.
+    for pair in (("a man", "a person"), ("one dog", "one cats"), ("a front", "a cat")):
+        (one,) = joined([group(text, text) for text in pair])
+        assert one.truth.all()
 
 
 def test_further_sentences_are_true_but_of_no_order():

@@ -55,6 +55,13 @@ RULES = [  # a rule, a caption and all that it becomes
      "a dog chases a tree under a cat"),
     (ADJECTIVES, "A red car hits an old bus.", "An old car hits a red bus."),
     (ADJECTIVES, "The car is red and the bus is old.", "The car is old and the bus is red."),
+    (NOUNS, "a man on a bike near a man on a horse", "a horse on a bike near a man on a man",
+     "a bike on a man near a man on a horse", "a man on a bike near a horse on a man"),
+    (NOUNS, "a table across from a sofa"),
+    (NOUNS, "one dog chases a cat, the other a mouse"),
+    (ADJECTIVES, "a man in a blue shirt sees a man in a red shirt"),
+    (ADJECTIVES, "One dog is white and the other is black."),
+    (ADJECTIVES, "The cat is black and white."),
     (ADJECTIVES, "a big red car"),
     (ADJECTIVES, "a red car and a blue car"),
     (ADJECTIVES, "a red car behind a blue car", "a blue car behind a red car"),
@@ -66,6 +73,7 @@ RULES = [  # a rule, a caption and all that it becomes
     (ATTRIBUTES, "An old brown dog chases a cat.", "A dog chases an old brown cat."),
     (ATTRIBUTES, "a black and white dog near a red bus", "a red dog near a black and white bus"),
     (ATTRIBUTES, "a car behind a bus"),
+    (ATTRIBUTES, "a glass filled with red wine"),
     (ATTRIBUTES, "a very tall giraffe behind a bus"),  # "a very giraffe"
     (ATTRIBUTES, "a small, old car behind a red bus", "a red car behind a small, old bus"),
     (ATTRIBUTES, "a red car behind a red bus"),
@@ -77,6 +85,10 @@ RULES = [  # a rule, a caption and all that it becomes
     (RELATION, "a cat behind a box", "a cat in front of a box"),
     (RELATION, "a cat in front of a box", "a cat behind a box"),
     (RELATION, "a lamp is on"),
+    (RELATION, "a cat on the left", "a cat on the right"),
+    (RELATION, "A CAT ON A BOX", "A CAT UNDER A BOX"),
+    (RELATION, "a room with no people on a sunny day"),
+    (RELATION, "toys all over the floor, over 20 dogs on display"),
     (RELATION, "a cat near a box"),
     (RELATION, "a bird above a cat on a box", "a bird below a cat on a box",
      "a bird above a cat under a box"),
@@ -85,6 +97,8 @@ RULES = [  # a rule, a caption and all that it becomes
     (ReplaceWord("VERB"), "a dog is flying", "a dog is running", "a dog is floating"),
     (ReplaceWord("NUM"), "two dogs and three cats"),
     (ReplaceWord("NUM"), "four dogs", "two dogs", "three dogs"),
+    (ReplaceWord("NUM"), "one dog"),
+    (ReplaceWord("ADJ"), "A RED BUS", "A GREEN BUS", "A BLUE BUS"),
 ]  # fmt: skip
 
 

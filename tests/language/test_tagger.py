@@ -65,6 +65,13 @@ def test_accuracy_on_tagged_captions():
         ("a red t-shirt", "t-shirt", "NOUN"),
         ("a dog ’s bone", "’s", "PART"),
         ("🙂 a dog", "🙂", "PUNCT"),
+        ("a cathedral on a hill", "cathedral", "NOUN"),
+        ("a father holding a dog", "father", "NOUN"),
+        ("a coastal town", "coastal", "ADJ"),
+        ("she 's holding a cat", "holding", "VERB"),
+        ("a trash can next to a bench", "can", "NOUN"),
+        ("a dog can run", "can", "AUX"),
+        ("a street in New Yorkshire", "New", "PROPN"),
     ],
 )
 def test_rules(caption, word, tag):

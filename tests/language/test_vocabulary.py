@@ -29,6 +29,8 @@ def test_words_by_kind():
         ("sits", "VERB", "VERB s"),
         ("pass", "VERB", "VERB base"),
         ("under", "ADP", "ADP"),
+        ("menus", "NOUN", "NOUN plural"),
+        ("One", "NUM", "NUM one"),
     ],
 )
 def test_kinds(word, tag, right):

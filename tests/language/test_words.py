@@ -48,6 +48,8 @@ def test_nothing_is_lost_between_words(caption):
         ("I see dogs", {(0, 1): ["dogs"], (2, 3): ["I"]}, "Dogs see I"),
         ("a old man", {(2, 3): ["dog"]}, "a old dog"),  # not ours to correct
         ("a man", {(1, 1): ["very"], (1, 2): ["old", "man"]}, "a very old man"),
+        ("Dogs run. Cats sit.", {(0, 1): ["Cats"], (3, 4): ["Dogs"]}, "Cats run. Dogs sit."),
+        ("dogs run. Cats sit.", {(0, 1): ["Cats"], (3, 4): ["dogs"]}, "cats run. Dogs sit."),
     ],
 )
 def test_edits(caption, edits, expected):
@@ -65,7 +67,9 @@ def test_a_name_keeps_its_capital():
     ("word", "right"),
     [
         *[(word, "an") for word in ("apple", "Old", "hour", "umbrella", "uninteresting", "8-year")],
+        *[(word, "an") for word in ("LCD", "MRI", "urn")],
         *[(word, "a") for word in ("dog", "unicorn", "uniform", "used", "European", "one", "")],
+        *[(word, "a") for word in ("urinal", "utensil", "ukulele", "user", "USB", "U-turn", "RED")],
     ],
 )
 def test_articles(word, right):

@@ -24,9 +24,10 @@ class CaptionUnits(NounPhrases):
     """The relations of a caption, or its objects if it has none, some in each epoch, and foils.
 
     A relation is two objects in a row with a verb or a preposition between them and no comma or
-    conjunction: "man riding a horse", "red cube left of the blue sphere". It goes to the nearest
-    noun: of "a woman with a hat holding an umbrella" it takes "hat holding an umbrella". A corpus
-    with a scene graph needs a subclass with another `of_caption`. Objects are `NounPhrases`.
+    conjunction: "man riding a horse", "red cube left of the blue sphere". A verb behind another
+    relation may belong to either of its objects, so "a woman with a hat holding an umbrella" gives
+    "woman with a hat" alone. A corpus with a scene graph needs a subclass with another
+    `of_caption`. Objects are `NounPhrases`.
 
     Each image draws `count` of the units of its captions anew in each epoch. A foil is a rewritten
     unit ("man leading a horse"), false of the images of its unit. Other images neither know it nor
@@ -70,15 +71,25 @@ class CaptionUnits(NounPhrases):
 
     @override
     def known_of(self, caption: str) -> tuple[str, ...]:
-        # A caption with a relation gives no objects as units, and yet states them.
-        return (*self._relations(caption), *super().of_caption(caption))
+        # A caption with a relation gives no objects as units, and yet states them: "black dog" and
+        # with it "dog".
+        objects = super().of_caption(caption)
+        tails = []
+        for phrase in objects:
+            words = phrase.split()
+            tails += [" ".join(words[i:]) for i in range(1, len(words))]
+        return tuple(dict.fromkeys((*self._relations(caption), *objects, *tails)))
 
     def _relations(self, caption: str) -> tuple[str, ...]:
         sentence = tagged_sentence(caption, self.tagger)
         relations = []
+        is_object = False  # of the relation before
         for first, second in pairwise(object_spans(sentence)):
-            if _related(sentence, first[1], second[0]):
+            related = _related(sentence, first[1], second[0])
+            verb = "VERB" in sentence.tags[first[1] : second[0]]
+            if related and not (verb and is_object):
                 relations.append(span_text(sentence, first[0], second[1]))
+            is_object = related
         return tuple(dict.fromkeys(relations))
 
     @override

@@ -18,6 +18,8 @@ from vlmtune.data.caption_draw import draw_captions
 from vlmtune.data.group_changes import StepChanges
 from vlmtune.data.hard_negatives import with_hard_negatives
 from vlmtune.language.canonical import canonical_parts
+from vlmtune.language.lexicon import is_plural, word_set
+from vlmtune.language.phrases import compatible
 from vlmtune.language.tagger import LexiconTagger, Tagger, tagged_sentence
 from vlmtune.language.words import Sentence
 from vlmtune.types import Group
@@ -37,7 +39,8 @@ class JoinedImages(StepChanges):
     - the first sentence of a and that of b, and the same two in the other order;
     - twice another sentence of each, in random order, as far as there are any;
     - a hard negative: the first text with a word of a and one of b exchanged that have the same
-      part of speech, each in one of the sentences only. Without such words there is none.
+      part of speech, number and another meaning, each in one of the sentences only. Without such
+      words there is none.
 
     Only the first two and the hard negative count as texts of the image's own group, so that `CLIC`
     knows which two differ by their order. A batch of 2 B records gives B joined images; an odd one
@@ -102,7 +105,8 @@ class JoinedImages(StepChanges):
         pairs = []
         for i in _only_in(first, second):
             for j in _only_in(second, first):
-                if first.tags[i] == second.tags[j]:
+                alike = first.tags[i] == second.tags[j]
+                if alike and _may_exchange(first.words[i], second.words[j]):
                     pairs.append((i, j))
         if not pairs:
             return f"{a} {b}"
@@ -150,6 +154,13 @@ def _parts(caption: str) -> list[str]:
 def _shuffled(items: Iterable[str], rng: random.Random) -> list[str]:
     distinct = list(dict.fromkeys(items))
     return rng.sample(distinct, len(distinct))
+
+
+def _may_exchange(word: str, other: str) -> bool:
+    """Whether two words say different things and agree in number; "front" names no object."""
+    if compatible(word, other) or is_plural(word) != is_plural(other):
+        return False
+    return word_set("light_nouns").isdisjoint((word.lower(), other.lower()))
 
 
 def _only_in(sentence: Sentence, other: Sentence) -> list[int]:

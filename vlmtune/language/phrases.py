@@ -108,6 +108,22 @@ def compatible(first: str, second: str) -> bool:
     return b in synonyms().get(a, ())
 
 
+def holders_alike(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:
+    """Whether two like objects have the two phrases: "a man on a bike near a man on a horse".
+
+    What such objects exchange may give the same picture.
+    """
+    holders = []
+    phrases = noun_phrases(sentence)
+    for phrase in (first, second):
+        before = [other for other in phrases if other.stop <= phrase.start]
+        if not before:
+            return False
+        holders.append(before[-1])
+    one, other = holders
+    return one != other and compatible(one.head, other.head)
+
+
 def interchangeable(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:
     """Whether only "and", "next to" or the like is between two phrases, so that order is free."""
     # In a list further phrases are between them: "apples, meat and potatoes".

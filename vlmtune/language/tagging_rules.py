@@ -33,6 +33,11 @@ def tagged(words: tuple[str, ...]) -> tuple[str, ...]:
     # From left to right: a choice sees the tags before it and the options after it.
     for i in range(len(low)):
         context.tags.append(context.choose(i))
+    # The adjective of a name is part of it: "New York".
+    for i in range(len(low) - 1, 0, -1):
+        is_named = words[i][:1].isupper() and context.tags[i + 1 : i + 2] == ["PROPN"]
+        if context.tags[i] == "ADJ" and is_named:
+            context.tags[i] = "PROPN"
     return tuple(context.tags)
 
 
@@ -59,7 +64,7 @@ def _by_ending(low: str) -> tuple[str, ...]:
     if low.endswith(("ing", "ed")) and len(low) > 4:
         return ("VERB",)
     if ADJECTIVE.fullmatch(low) or _is_comparative(low):
-        return ("ADJ",)
+        return ("ADJ", "NOUN")  # "a famous tower", but "a cathedral", "a father"
     return ("NOUN",)
 
 
@@ -143,7 +148,8 @@ class _Context:
     def phrase(self, i: int) -> bool:
         """Whether word i is in a noun phrase whose noun has not come yet."""
         word, tag = self.before(i)
-        if tag in ("DET", "NUM", "ADJ") or word in ("'s", "'"):
+        possessive = tag == "PART" and word in ("'s", "'")
+        if tag in ("DET", "NUM", "ADJ") or possessive:
             return True
         return word in word_set("possessives")
 
@@ -372,6 +378,16 @@ def _have(context: _Context, i: int) -> str:
     return "AUX" if past or word == "been" else "VERB"
 
 
+def _can(context: _Context, i: int) -> str:
+    """A noun after an article or a noun, unless a verb follows: "a trash can by a door"."""
+    tag = context.tag_before(i)
+    verb = context.can(i + 1, "VERB", "AUX", "ADV", "PART")
+    ending = _third_person(context.word(i + 1)) or context.word(i + 1) in ("is", "are")
+    if tag == "DET" or (tag in (*NOUNS, "ADJ") and (ending or not verb)):
+        return "NOUN"
+    return "AUX"
+
+
 def _next(context: _Context, i: int) -> str:
     return "ADV" if context.word(i + 1) == "to" else "ADJ"
 
@@ -389,6 +405,7 @@ WORDS: Mapping[str, Callable[[_Context, int], str]] = {
     "left": _side,
     "right": _side,
     "next": _next,
+    "can": _can,
     "'s": _apostrophe_s,
     **dict.fromkeys(("has", "have", "had", "having"), _have),
 }

@@ -73,6 +73,8 @@ def kind(word: str, tag: str) -> str:
         return f"ADJ {groups()[low]}"
     if tag == "VERB":
         return f"VERB {_form(low)}"
+    if low == "one":
+        return "NUM one"  # a singular follows it alone
     return tag
 
 

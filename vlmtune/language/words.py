@@ -6,6 +6,7 @@ In: a caption, or its words and gaps. Out: its words and gaps, or the caption.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -14,8 +15,14 @@ WORD = re.compile(
 )
 # Words whose first letter and first sound differ: vowel letter, consonant sound; and the reverse.
 VOWELS = tuple("aeiou")
-SPOKEN_CONSONANT = re.compile(r"uni(?!n|m|d)|use|usual|util|eu|ewe|one\b|once|ufo|uk\b")
-SPOKEN_VOWEL = re.compile(r"hour|honest|honou?r|heir|8|11\b|18\b|x-|suv\b")
+SPOKEN_CONSONANT = re.compile(
+    r"uni(?!n|m|d)|us[ae]|usual|usb|us\b|util|uten|uri|uku|u-|eu|ewe|one\b|once|ufo|uk\b"
+)
+# Letters without a vowel are read one by one: "an LCD".
+SPOKEN_VOWEL = re.compile(
+    r"hour|honest|honou?r|heir|8|11\b|18\b|x-|(?:suv|mri|nba|fbi)\b|[fhlmnrsx][bcdfghj-np-tv-xz]+\b"
+)
+ENDS = (".", "!", "?")  # of sentences
 
 
 class Piece(NamedTuple):
@@ -90,7 +97,8 @@ class Sentence:
     def edited(self, edits: Edits) -> str:
         """The caption with other words.
 
-        A capital at the start stays, and "a" and "an" agree with new words after them.
+        A capital at the start of a sentence stays, and "a" and "an" agree with new words after
+        them.
 
         Example:
             >>> caption = "A dog chases an old cat."
@@ -99,17 +107,23 @@ class Sentence:
             'A cat chases a dog.'
         """
         pieces = self._pieces(edits)
-        capital = bool(self.words) and _capital(self.words[0])
-        if capital:
-            # The first word may have moved, and a new word may be a copy of it.
-            for i, piece in enumerate(pieces):
-                if not piece.origin:
-                    pieces[i] = piece._replace(word=self.inner(piece.word))
+        capitals = self._capitals
+        # The first word of a sentence may have moved, and a new word may be a copy of it.
+        for i, piece in enumerate(pieces):
+            if piece.origin is None or piece.origin in capitals:
+                pieces[i] = piece._replace(word=self.inner(piece.word))
         pieces = _agreed(pieces)
-        if capital and pieces:
-            first = pieces[0].word
-            capitalised = first[:1].upper() + first[1:]
-            pieces[0] = pieces[0]._replace(word=capitalised)
+        for i, piece in enumerate(pieces):
+            # Where the sentence of this word began in the caption.
+            start = 0
+            if i:
+                before = pieces[i - 1]
+                if before.word not in ENDS or before.origin is None:
+                    continue
+                start = before.origin + 1
+            if start in capitals:
+                capitalised = piece.word[:1].upper() + piece.word[1:]
+                pieces[i] = piece._replace(word=capitalised)
         text = "".join(piece.gap + piece.word for piece in pieces)
         return text + self.gaps[-1]
 
@@ -138,9 +152,28 @@ class Sentence:
 
     def inner(self, word: str) -> str:
         """A word of the caption as it is written within a sentence."""
-        if word != self.words[0] or self.tags[0] == "PROPN" or word == "I":
-            return word
-        return word[:1].lower() + word[1:]
+        for start in self._capitals:
+            if word == self.words[start] and self.tags[start] != "PROPN" and word != "I":
+                return word[:1].lower() + word[1:]
+        return word
+
+    @cached_property
+    def _capitals(self) -> frozenset[int]:
+        """The words that have a capital because they begin a sentence."""
+        starts = set()
+        for i, word in enumerate(self.words):
+            if (i == 0 or self.words[i - 1] in ENDS) and _capital(word):
+                starts.add(i)
+        return frozenset(starts)
+
+
+def in_case_of(old: str, new: str) -> str:
+    """A new word written as the one that it replaces: "CAT" for "DOG", "Cat" for "Dog"."""
+    if old.isupper() and len(old) > 1:
+        return new.upper()
+    if old[:1].isupper():
+        return new[:1].upper() + new[1:]
+    return new
 
 
 def _capital(word: str) -> bool:
