@@ -153,7 +153,7 @@ class ShardBuilder(Builder):
 
     @abstractmethod
     def records(self) -> Iterator[Record]:
-        """Yields each group with its images, encoded or as files, in the order of `image_ids`.
+        """Yields tuples: a group and a list of its images, encoded or files, as in `image_ids`.
 
         All parts of a build call it, and each reads all of it: what is chosen among all records is
         the same in each. What it counts before a record belongs to that record, but for "skipped".

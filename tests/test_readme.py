@@ -24,8 +24,9 @@ from tests.test_configs import Parsed, bare
 from vlmtune.adapters import Adapter, MMAdapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.base import Benchmark
-from vlmtune.cli import build, compare, quickstart
+from vlmtune.cli import build, quickstart
 from vlmtune.cli.commands import EPILOG, TRAINING, command_parser
+from vlmtune.cli.compare_jobs import read_experiment
 from vlmtune.cli.main import main
 from vlmtune.cli.plugins import TABLE_SUFFIXES, find, make, make_list
 from vlmtune.data.shards import read_headers
@@ -139,7 +140,7 @@ def check_vlmtune(words: list[str]) -> None:
         return
     assert rest == []
     if options.command == "compare":
-        assert compare.read_experiment(options.experiment)
+        assert read_experiment(options.experiment)
     if options.command == "evaluate":
         shipped = [name for name in options.benchmarks if not name.endswith(TABLE_SUFFIXES)]
         assert len(make_list(Benchmark, "benchmarks", shipped)) >= len(shipped)
@@ -331,6 +332,21 @@ def test_the_benchmark_of_the_documents_works(tmp_path, monkeypatch, capsys):
     Path("pictures.yaml").write_text("class_path: vlmtune.benchmarks.MultipleChoice")
     assert main([*words, "--out", "report"]) == 2
     assert capsys.readouterr().err.endswith("MultipleChoice is abstract: define read\n")
+
+
+def test_the_corpus_of_the_documents_is_built(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks(TEXTS["docs/extend.md"], "python", "corpus")
+    Path("listed.py").write_text(code)
+    Path("listed.yaml").write_text("class_path: listed.Listed")
+    Image.new("RGB", (9, 9)).save("a.png")
+    Path("mine.json").write_text(json.dumps([{"image": "a.png", "captions": ["a", "b"]}]))
+    words = ["build", "listed.yaml", "--path", "mine.json", "--out", "shards"]
+    assert main(words) == 2
+    assert "listed.py lies here, so put PYTHONPATH=. before the command" in capsys.readouterr().err
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(words) == 0, capsys.readouterr().err
+    assert "shards: 1 shard, 1 record\n" in capsys.readouterr().out
 
 
 def test_an_adapter_trains_in_the_loop_of_the_documents(tmp_path, monkeypatch):

@@ -206,9 +206,11 @@ def _class(path: Any, base: type[T]) -> type[T]:
     try:
         cls = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
+        advice = "name an importable class"
+        if os.path.isfile(f"{module}.py"):
+            advice = f"{module}.py lies here, so put PYTHONPATH=. before the command"
         raise UserError(
-            f"expected the dotted path of {base.__name__}, got {path!r} ({error}): name an "
-            "importable class"
+            f"expected the dotted path of {base.__name__}, got {path!r} ({error}): {advice}"
         ) from error
     if not (inspect.isclass(cls) and issubclass(cls, base)):
         article = "an" if base.__name__[0] in "AEIOU" else "a"

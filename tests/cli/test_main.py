@@ -261,7 +261,7 @@ def test_the_advice_is_of_the_weights_in_the_table(write_config, tmp_path, capsy
     assert lines[0] == "weights of step 2, the last"
     assert lines[-3:] == [
         f"checkpoint: {tmp_path / 'last.ckpt'} (weights of step 2)",
-        f"best by score: {tmp_path / 'best.ckpt'} (weights of step 1, -1)",
+        f"best: {tmp_path / 'best.ckpt'} (weights of step 1, score -1)",
         f"next: vlmtune export {tmp_path / 'last.ckpt'} --out FOLDER",
     ]
 

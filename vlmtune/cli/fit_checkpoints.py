@@ -66,7 +66,8 @@ def checkpoint_lines(trainer: pl.Trainer) -> list[str]:
     for path, (monitor, score) in monitored.items():
         step = paths[path]
         if step != trainer.global_step:
-            lines.append(f"best by {monitor}: {path} (weights of step {step}, {score:.4g})")
+            best = f"{monitor} {score:.4g}"
+            lines.append(f"best: {path} (weights of step {step}, {best})")
     module = adaptation(trainer.lightning_module)
     packages = foreign_packages(module.backbone.spec(), module.adapter.spec())
     more = " ".join(["", "--packages", *packages]) if packages else ""
