@@ -88,6 +88,6 @@ def test_validation_has_groups_that_training_never_has_and_digests_tell_groups()
 def test_what_needs_all_images_before_training_is_refused():
     data = ShardDataModule([Shades(4)], 2)
     with refused(
-        "expected shards, got Shades, which renders while training: leave out model.store"
+        "expected shards, got Shades, which renders while training: set model.store to null"
     ):
         data.distinct_texts()

@@ -61,6 +61,6 @@ class RenderedSet(ShardSet):
     @override
     def files(self) -> list[Shard]:
         raise UserError(
-            f"expected shards, got {self.path}, which renders while training: leave out "
-            "model.store and what reads all captions first, or use shards of `vlmtune build scenes`"
+            f"expected shards, got {self.path}, which renders while training: set "
+            "model.store to null, leave out what reads all captions first, or build shards"
         )
