@@ -207,7 +207,8 @@ def _class(path: Any, base: type[T]) -> type[T]:
         cls = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         advice = "name an importable class"
-        if os.path.isfile(f"{module}.py"):
+        missing = isinstance(error, ModuleNotFoundError) and error.name == module
+        if missing and os.path.isfile(f"{module}.py"):
             advice = f"{module}.py lies here, so put PYTHONPATH=. before the command"
         raise UserError(
             f"expected the dotted path of {base.__name__}, got {path!r} ({error}): {advice}"

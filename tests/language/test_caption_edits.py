@@ -57,9 +57,12 @@ RULES = [  # a rule, a caption and all that it becomes
     (ADJECTIVES, "The car is red and the bus is old.", "The car is old and the bus is red."),
     (NOUNS, "a man on a bike near a man on a horse", "a horse on a bike near a man on a man",
      "a bike on a man near a man on a horse", "a man on a bike near a horse on a man"),
-    (NOUNS, "a table across from a sofa"),
-    (NOUNS, "one dog chases a cat, the other a mouse"),
-    (ADJECTIVES, "a man in a blue shirt sees a man in a red shirt"),
+    (NOUNS, "a pair of dogs chases a pair of cats", "a pair of cats chases a pair of dogs"),
+    (NOUNS, "one dog chases a cat, the other is asleep"),
+    (NOUNS, "one dog chases a cat near other cars", "one cat chases a dog near other cars"),
+    (ADJECTIVES, "a man in a blue shirt and a man in a red shirt"),
+    (ADJECTIVES, "a man in a blue shirt hits a man in a red shirt",
+     "a man in a red shirt hits a man in a blue shirt"),
     (ADJECTIVES, "One dog is white and the other is black."),
     (ADJECTIVES, "The cat is black and white."),
     (ADJECTIVES, "a big red car"),
@@ -74,6 +77,7 @@ RULES = [  # a rule, a caption and all that it becomes
     (ATTRIBUTES, "a black and white dog near a red bus", "a red dog near a black and white bus"),
     (ATTRIBUTES, "a car behind a bus"),
     (ATTRIBUTES, "a glass filled with red wine"),
+    (ATTRIBUTES, "a dog in a blue car", "a blue dog in a car"),
     (ATTRIBUTES, "a very tall giraffe behind a bus"),  # "a very giraffe"
     (ATTRIBUTES, "a small, old car behind a red bus", "a red car behind a small, old bus"),
     (ATTRIBUTES, "a red car behind a red bus"),
@@ -89,6 +93,8 @@ RULES = [  # a rule, a caption and all that it becomes
     (RELATION, "A CAT ON A BOX", "A CAT UNDER A BOX"),
     (RELATION, "a room with no people on a sunny day"),
     (RELATION, "toys all over the floor, over 20 dogs on display"),
+    (RELATION, "Under a tree sits a TV.", "On top of a tree sits a TV."),
+    (RELATION, "a bird over two dogs", "a bird under two dogs"),
     (RELATION, "a cat near a box"),
     (RELATION, "a bird above a cat on a box", "a bird below a cat on a box",
      "a bird above a cat under a box"),
@@ -99,6 +105,7 @@ RULES = [  # a rule, a caption and all that it becomes
     (ReplaceWord("NUM"), "four dogs", "two dogs", "three dogs"),
     (ReplaceWord("NUM"), "one dog"),
     (ReplaceWord("ADJ"), "A RED BUS", "A GREEN BUS", "A BLUE BUS"),
+    (ReplaceWord("ADJ"), "a Red TV", "a green TV", "a blue TV"),
 ]  # fmt: skip
 
 

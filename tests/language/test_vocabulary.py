@@ -30,7 +30,7 @@ def test_words_by_kind():
         ("pass", "VERB", "VERB base"),
         ("under", "ADP", "ADP"),
         ("menus", "NOUN", "NOUN plural"),
-        ("One", "NUM", "NUM one"),
+        ("1", "NUM", "NUM one"),
     ],
 )
 def test_kinds(word, tag, right):

@@ -49,6 +49,7 @@ def test_nothing_is_lost_between_words(caption):
         ("a old man", {(2, 3): ["dog"]}, "a old dog"),  # not ours to correct
         ("a man", {(1, 1): ["very"], (1, 2): ["old", "man"]}, "a very old man"),
         ("Dogs run. Cats sit.", {(0, 1): ["Cats"], (3, 4): ["Dogs"]}, "Cats run. Dogs sit."),
+        ("St. Peter's dog", {(2, 3): ["dog"], (4, 5): ["Peter"]}, "St. dog's Peter"),
         ("dogs run. Cats sit.", {(0, 1): ["Cats"], (3, 4): ["dogs"]}, "cats run. Dogs sit."),
     ],
 )
@@ -67,9 +68,12 @@ def test_a_name_keeps_its_capital():
     ("word", "right"),
     [
         *[(word, "an") for word in ("apple", "Old", "hour", "umbrella", "uninteresting", "8-year")],
-        *[(word, "an") for word in ("LCD", "MRI", "urn")],
+        *[(word, "an") for word in ("LCD", "MRI", "urn", "F-16")],
         *[(word, "a") for word in ("dog", "unicorn", "uniform", "used", "European", "one", "")],
-        *[(word, "a") for word in ("urinal", "utensil", "ukulele", "user", "USB", "U-turn", "RED")],
+        *[
+            (word, "a")
+            for word in ("urinal", "utensil", "ukulele", "user", "USB", "U-turn", "RED", "St")
+        ],
     ],
 )
 def test_articles(word, right):

@@ -73,12 +73,14 @@ class CaptionUnits(NounPhrases):
     def known_of(self, caption: str) -> tuple[str, ...]:
         # A caption with a relation gives no objects as units, and yet states them: "black dog" and
         # with it "dog".
-        objects = super().of_caption(caption)
-        tails = []
-        for phrase in objects:
-            words = phrase.split()
-            tails += [" ".join(words[i:]) for i in range(1, len(words))]
-        return tuple(dict.fromkeys((*self._relations(caption), *objects, *tails)))
+        units = (*self._relations(caption), *super().of_caption(caption))
+        known = list(units)
+        for unit in units:
+            words = unit.split()
+            # A caption without a phrase stands for itself, and may deny what is in it.
+            if unit != caption:
+                known += [" ".join(words[i:]) for i in range(1, len(words))]
+        return tuple(dict.fromkeys(known))
 
     def _relations(self, caption: str) -> tuple[str, ...]:
         sentence = tagged_sentence(caption, self.tagger)

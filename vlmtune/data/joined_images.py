@@ -18,9 +18,10 @@ from vlmtune.data.caption_draw import draw_captions
 from vlmtune.data.group_changes import StepChanges
 from vlmtune.data.hard_negatives import with_hard_negatives
 from vlmtune.language.canonical import canonical_parts
-from vlmtune.language.lexicon import is_plural, word_set
+from vlmtune.language.lexicon import word_set
 from vlmtune.language.phrases import compatible
 from vlmtune.language.tagger import LexiconTagger, Tagger, tagged_sentence
+from vlmtune.language.vocabulary import kind
 from vlmtune.language.words import Sentence
 from vlmtune.types import Group
 
@@ -39,7 +40,7 @@ class JoinedImages(StepChanges):
     - the first sentence of a and that of b, and the same two in the other order;
     - twice another sentence of each, in random order, as far as there are any;
     - a hard negative: the first text with a word of a and one of b exchanged that have the same
-      part of speech, number and another meaning, each in one of the sentences only. Without such
+      part of speech and form and another meaning, each in one of the sentences only. Without such
       words there is none.
 
     Only the first two and the hard negative count as texts of the image's own group, so that `CLIC`
@@ -105,8 +106,8 @@ class JoinedImages(StepChanges):
         pairs = []
         for i in _only_in(first, second):
             for j in _only_in(second, first):
-                alike = first.tags[i] == second.tags[j]
-                if alike and _may_exchange(first.words[i], second.words[j]):
+                tag = first.tags[i]
+                if tag == second.tags[j] and _may_exchange(first.words[i], second.words[j], tag):
                     pairs.append((i, j))
         if not pairs:
             return f"{a} {b}"
@@ -156,9 +157,9 @@ def _shuffled(items: Iterable[str], rng: random.Random) -> list[str]:
     return rng.sample(distinct, len(distinct))
 
 
-def _may_exchange(word: str, other: str) -> bool:
-    """Whether two words say different things and agree in number; "front" names no object."""
-    if compatible(word, other) or is_plural(word) != is_plural(other):
+def _may_exchange(word: str, other: str, tag: str) -> bool:
+    """Whether two words say different things in the same form; "front" names no object."""
+    if compatible(word, other) or kind(word, tag) != kind(other, tag):
         return False
     return word_set("light_nouns").isdisjoint((word.lower(), other.lower()))
 

@@ -24,7 +24,7 @@ from vlmtune.language.phrases import (
     noun_phrases,
 )
 from vlmtune.language.vocabulary import Vocabulary
-from vlmtune.language.words import Edits, Sentence, in_case_of
+from vlmtune.language.words import Edits, Sentence
 
 Words = Vocabulary | None
 Fits = Callable[[Sentence, int], bool]
@@ -122,8 +122,8 @@ class SwapAdjectives(Rule):
 class ExchangeAttributes(Rule):
     """Swaps all adjectives of two nouns: "a big red bus and a car", "a bus and a big red car".
 
-    Where one noun has none, its object may have the attribute as well: 3 of 29 such captions of
-    photographs were still true. "red wine in a glass" stays, as each may have what the other has.
+    Where one noun has none, its object may have the attribute as well: 3 of 29 captions that
+    were edited so were still true of their photographs. "a glass full of red wine" stays.
     """
 
     @override
@@ -168,8 +168,7 @@ class ReverseRelation(Rule):
                 taken.update(positions)
                 if len(phrase) == 1 and not _states_relation(sentence, start):
                     continue
-                new = [in_case_of(sentence.words[start], word) for word in reverse]
-                edits.append({(start, stop): new})
+                edits.append({(start, stop): reverse})
         yield from _shuffled(edits, rng)
 
 
@@ -198,8 +197,7 @@ class ReplaceWord(Rule):
             for start, stop in positions:
                 new = self._sample(sentence, stop - 1, words, rng)
                 if new:
-                    cased = in_case_of(sentence.words[stop - 1], new)
-                    yield {(start, stop): [cased]}
+                    yield {(start, stop): [new]}
 
     def _spans(self, sentence: Sentence) -> list[tuple[int, int]]:
         """The words that may be replaced: all nouns of a phrase together, others one by one."""
@@ -227,7 +225,8 @@ class ReplaceWord(Rule):
         if self.tag in EXCLUDED and new in word_set(EXCLUDED[self.tag]):
             return None
         # A word that may be true of an object of the caption would not make it false.
-        if any(compatible(new, word) for word in sentence.words):
+        others = (old,) if self.tag == "ADP" else sentence.words
+        if any(compatible(new, word) for word in others):
             return None
         return new
 
@@ -287,13 +286,26 @@ def _order_is_free(sentence: Sentence, first: NounPhrase, second: NounPhrase) ->
 def _one_and_other(sentence: Sentence) -> bool:
     """Whether a caption tells two like objects apart: "one is black, the other is white"."""
     low = _lower(sentence.words)
-    return "one" in low and not {"other", "others"}.isdisjoint(low)
+    if "one" not in low:
+        return False
+    for i, word in enumerate(low):
+        if word not in ("other", "others", "another"):
+            continue
+        # A pronoun that is the subject, unlike "other cars", "each other" and "in the other".
+        has_noun = sentence.tags[i + 1 : i + 2] in (("NOUN",), ("PROPN",), ("ADJ",), ("NUM",))
+        start = i - 1 if low[i - 1 : i] == ("the",) else i
+        after_preposition = sentence.tags[start - 1 : start] == ("ADP",)
+        if not has_noun and not after_preposition and low[i - 1 : i] != ("each",):
+            return True
+    return False
 
 
 def _is_part(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:
     """Whether one object holds the other or is made of it: "a glass filled with wine"."""
     between = _lower(sentence.words[first.stop : second.start])
-    return {"of", "with", "in", "filled", "full", "a", "an", "the"}.issuperset(between)
+    if {"of", "filled", "full"}.isdisjoint(between):
+        return False
+    return {"of", "with", "filled", "full", "is", "a", "an", "the"}.issuperset(between)
 
 
 def _states_relation(sentence: Sentence, position: int) -> bool:
@@ -305,13 +317,16 @@ def _states_relation(sentence: Sentence, position: int) -> bool:
     after = low[position + 1]
     if word == "with":
         return after not in ("no", "nothing", "any")
-    is_number = sentence.tags[position + 1] == "NUM"
-    if word == "over" and (is_number or low[max(0, position - 1)] == "all"):
+    if word == "over":
+        return not after[0].isdigit() and low[max(0, position - 1)] != "all"
+    if word != "on":
+        return True
+    if after in word_set("idioms_with_on"):
         return False
     # The noun after it, as in "on a sunny day".
     for phrase in noun_phrases(sentence):
         if phrase.noun > position:
-            return phrase.head.lower() not in word_set("no_places")
+            return phrase.head.lower() not in word_set("times")
     return True
 
 

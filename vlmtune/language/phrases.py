@@ -109,19 +109,26 @@ def compatible(first: str, second: str) -> bool:
 
 
 def holders_alike(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:
-    """Whether two like objects have the two phrases: "a man on a bike near a man on a horse".
+    """Whether two like objects have two phrases: "a man on a bike and a man on a horse".
 
-    What such objects exchange may give the same picture.
+    What they exchange gives the same picture in another order.
     """
+    phrases = [phrase for phrase in noun_phrases(sentence) if not phrase.light]
     holders = []
-    phrases = noun_phrases(sentence)
+    joined = []
     for phrase in (first, second):
         before = [other for other in phrases if other.stop <= phrase.start]
         if not before:
             return False
-        holders.append(before[-1])
+        holder = before[-1]
+        between = sentence.words[holder.stop : phrase.start]
+        holders.append(holder)
+        joined.append([word.lower() for word in between])
     one, other = holders
-    return one != other and compatible(one.head, other.head)
+    if other in (one, first) or joined[0] != joined[1]:
+        return False
+    alike = one.head.lower() == other.head.lower() and one.modifiers == other.modifiers
+    return alike and interchangeable(sentence, first, other)
 
 
 def interchangeable(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:

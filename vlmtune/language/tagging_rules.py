@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from vlmtune.language.lexicon import groups, is_plural, tags, word_set
+from vlmtune.language.words import ends_sentence
 
 NUMBER = re.compile(r"\d[\d.,:/]*(?:st|nd|rd|th|s)?")
 ADJECTIVE = re.compile(
@@ -36,7 +37,7 @@ def tagged(words: tuple[str, ...]) -> tuple[str, ...]:
     # The adjective of a name is part of it: "New York".
     for i in range(len(low) - 1, 0, -1):
         is_named = words[i][:1].isupper() and context.tags[i + 1 : i + 2] == ["PROPN"]
-        if context.tags[i] == "ADJ" and is_named:
+        if context.tags[i] == "ADJ" and is_named and not ends_sentence(words, i - 1):
             context.tags[i] = "PROPN"
     return tuple(context.tags)
 
@@ -64,7 +65,9 @@ def _by_ending(low: str) -> tuple[str, ...]:
     if low.endswith(("ing", "ed")) and len(low) > 4:
         return ("VERB",)
     if ADJECTIVE.fullmatch(low) or _is_comparative(low):
-        return ("ADJ", "NOUN")  # "a famous tower", but "a cathedral", "a father"
+        # "a coastal town", but "a cathedral"; "a warmer coat", but "a father"
+        is_noun_too = low.endswith(("al", "ary", "ern", "ic", "er"))
+        return ("ADJ", "NOUN") if is_noun_too else ("ADJ",)
     return ("NOUN",)
 
 
@@ -169,7 +172,7 @@ class _Context:
             return options[0]
         if group != "material" and "NOUN" not in options:
             return "ADJ"
-        if self.nominal(i + 1):
+        if self.nominal(i + 1) or self._is_listed(i):
             return "ADJ"
         if self.phrase(i):
             return "NOUN"  # "a metal", "an orange"
@@ -178,6 +181,13 @@ class _Context:
         if group == "material":
             return "NOUN"
         return options[0]
+
+    def _is_listed(self, i: int) -> bool:
+        """Whether an unknown word is an adjective of several: "a coastal, rocky town"."""
+        if self.low[i] in tags():
+            return False
+        adverb = i > 0 and self.tags[i - 1] == "ADV"
+        return adverb or (self.can(i + 1, "CCONJ", "PUNCT") and self.nominal(i + 2))
 
     def _verb(self, i: int) -> str:
         """A verb that may be a noun or an adjective."""
@@ -381,9 +391,11 @@ def _have(context: _Context, i: int) -> str:
 def _can(context: _Context, i: int) -> str:
     """A noun after an article or a noun, unless a verb follows: "a trash can by a door"."""
     tag = context.tag_before(i)
+    after = context.word(i + 1)
     verb = context.can(i + 1, "VERB", "AUX", "ADV", "PART")
-    ending = _third_person(context.word(i + 1)) or context.word(i + 1) in ("is", "are")
-    if tag == "DET" or (tag in (*NOUNS, "ADJ") and (ending or not verb)):
+    # What no auxiliary has after it: "is", "sits", "sitting", "filled".
+    inflected = _third_person(after) or after in ("is", "are") or after.endswith(("ing", "ed"))
+    if tag == "DET" or (tag in (*NOUNS, "ADJ") and (inflected or not verb)):
         return "NOUN"
     return "AUX"
 

@@ -73,7 +73,7 @@ def kind(word: str, tag: str) -> str:
         return f"ADJ {groups()[low]}"
     if tag == "VERB":
         return f"VERB {_form(low)}"
-    if low == "one":
+    if low in ("one", "1"):
         return "NUM one"  # a singular follows it alone
     return tag
 

@@ -16,13 +16,15 @@ WORD = re.compile(
 # Words whose first letter and first sound differ: vowel letter, consonant sound; and the reverse.
 VOWELS = tuple("aeiou")
 SPOKEN_CONSONANT = re.compile(
-    r"uni(?!n|m|d)|us[ae]|usual|usb|us\b|util|uten|uri|uku|u-|eu|ewe|one\b|once|ufo|uk\b"
+    r"uni(?!n|m|d)|us[ae]|usual|usb|us\b|util|uten|uto|uri|uran|ugan|uku|u[-.]|uk\b|ufo|eu|ewe|"
+    r"one\b|once"
 )
-# Letters without a vowel are read one by one: "an LCD".
 SPOKEN_VOWEL = re.compile(
-    r"hour|honest|honou?r|heir|8|11\b|18\b|x-|(?:suv|mri|nba|fbi)\b|[fhlmnrsx][bcdfghj-np-tv-xz]+\b"
+    r"hour|honest|honou?r|heir|8|1[18](?:th)?\b|[fhlmnrsx]-|(?:suv|mri|nba|fbi)\b"
 )
-ENDS = (".", "!", "?")  # of sentences
+# Capitals without a vowel are read one by one: "an LCD".
+LETTERS = re.compile(r"[FHLMNRSX][BCDFGHJ-NP-TV-XZ]+\b")
+ABBREVIATIONS = ("st", "mr", "mrs", "ms", "dr", "mt", "no", "vs")
 
 
 class Piece(NamedTuple):
@@ -57,7 +59,7 @@ def article(word: str) -> str:
     low = word.lower()
     if SPOKEN_CONSONANT.match(low):
         return "a"
-    if SPOKEN_VOWEL.match(low) or low.startswith(VOWELS):
+    if SPOKEN_VOWEL.match(low) or LETTERS.match(word) or low.startswith(VOWELS):
         return "an"
     return "a"
 
@@ -118,14 +120,16 @@ class Sentence:
             start = 0
             if i:
                 before = pieces[i - 1]
-                if before.word not in ENDS or before.origin is None:
+                if before.origin is None or not ends_sentence(self.words, before.origin):
                     continue
                 start = before.origin + 1
             if start in capitals:
                 capitalised = piece.word[:1].upper() + piece.word[1:]
                 pieces[i] = piece._replace(word=capitalised)
         text = "".join(piece.gap + piece.word for piece in pieces)
-        return text + self.gaps[-1]
+        text += self.gaps[-1]
+        # A caption in capitals stays one.
+        return text.upper() if "".join(self.words).isupper() else text
 
     def _pieces(self, edits: Edits) -> list[Piece]:
         pieces: list[Piece] = []
@@ -162,18 +166,19 @@ class Sentence:
         """The words that have a capital because they begin a sentence."""
         starts = set()
         for i, word in enumerate(self.words):
-            if (i == 0 or self.words[i - 1] in ENDS) and _capital(word):
+            if (i == 0 or ends_sentence(self.words, i - 1)) and _capital(word):
                 starts.add(i)
         return frozenset(starts)
 
 
-def in_case_of(old: str, new: str) -> str:
-    """A new word written as the one that it replaces: "CAT" for "DOG", "Cat" for "Dog"."""
-    if old.isupper() and len(old) > 1:
-        return new.upper()
-    if old[:1].isupper():
-        return new[:1].upper() + new[1:]
-    return new
+def ends_sentence(words: Sequence[str], position: int) -> bool:
+    """Whether a word is a stop at the end of a sentence, unlike that of "St." and "U.S."."""
+    if words[position] in ("!", "?"):
+        return True
+    if words[position] != "." or position == 0:
+        return False
+    before = words[position - 1]
+    return len(before) > 1 and "." not in before and before.lower() not in ABBREVIATIONS
 
 
 def _capital(word: str) -> bool:
