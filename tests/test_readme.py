@@ -428,7 +428,7 @@ def test_webdataset_reads_our_shards_and_writes_for_us(shards, tmp_path, monkeyp
 def test_no_python_is_left_unchecked():
     written = [found for text in TEXTS.values() for found in FENCE.findall(text)]
     marks = Counter(mark for mark, language, _ in written if language == "python")
-    once = "adapter benchmark function hub index loop margin metric metrics module objective"
+    once = "adapter benchmark corpus function hub index loop margin metric metrics module objective"
     once += " onnx open_clip peft"
     once += " pictures pipeline scenes webdataset sentence_transformers transformers words"
     assert marks == {**dict.fromkeys(once.split(), 1), "journey": 4, "runs": 3}

@@ -1,5 +1,7 @@
 """Mixed precision with every adapter, and precisions that are refused."""
 
+from functools import partial
+
 import pytest
 import torch
 import yaml
@@ -7,7 +9,7 @@ import yaml
 from tests.adapters.families import attached, pixels
 from tests.contracts.test_adapters import CONFIGS
 from tests.refusals import refused
-from tests.runs import QUIET, fit, module, quiet_trainer
+from tests.runs import QUIET, fit, module, quiet_trainer, weights
 from vlmtune.adapters import Adapter, FullFineTuning
 from vlmtune.adapters.base import inner_products
 from vlmtune.config import instantiate
@@ -85,6 +87,21 @@ def test_it_trains_in_bf16(path, model_folder, shards, tmp_path):
     # The loss itself is not rounded to bf16.
     in_bf16 = torch.tensor(losses[1])
     assert not in_bf16.equal(in_bf16.bfloat16().float())
+
+
+@pytest.mark.parametrize("algorithm", [None, "value"])
+def test_a_fused_optimizer_clips_in_bf16(algorithm, model_folder, shards, tmp_path):
+    after = []
+    for fused in (True, False):
+        optimizer = partial(torch.optim.SGD, lr=0.1, fused=fused)
+        made = module(model_folder, FullFineTuning(), [InfoNCE()], optimizer=optimizer)
+        clip = {"gradient_clip_val": 1e-4, "gradient_clip_algorithm": algorithm}
+        before = weights(made)
+        fit(made, shards, tmp_path, steps=1, precision="bf16-mixed", **clip)
+        after.append(weights(made))
+    largest = max((after[0][name] - value).abs().max() for name, value in before.items())
+    assert 0 < largest < 1.1e-5
+    torch.testing.assert_close(after[0], after[1])
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "16-true", "64-true"])

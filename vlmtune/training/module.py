@@ -12,6 +12,8 @@ from typing import Annotated, Any, NamedTuple, NoReturn, cast
 import torch
 from pydantic import Field, PositiveInt
 from pytorch_lightning import LightningModule
+from pytorch_lightning.plugins.precision import MixedPrecision, Precision
+from pytorch_lightning.utilities import GradClipAlgorithmType
 from torch import Tensor, nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
@@ -267,6 +269,22 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         got = f"NaN or infinity in the gradient of {name!r}"
         record = f"its batch begins with record {first_keys[0]!r}"
         self._stop("finite gradients", got, record, group)
+
+    @override
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clips as Lightning does, and in bf16-mixed those of a fused optimizer, too."""
+        precision = self.trainer.precision_plugin
+        if type(precision) is not MixedPrecision or precision.scaler is not None:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+            return
+        # Lightning refuses an optimizer that unscales gradients itself; in bfloat16 none are.
+        algorithm = GradClipAlgorithmType(gradient_clip_algorithm or "norm")
+        Precision.clip_gradients(precision, optimizer, gradient_clip_val or 0, algorithm)
 
     @override
     def validation_step(self, batch: Batch, batch_idx: int) -> None:

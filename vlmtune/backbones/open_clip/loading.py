@@ -161,7 +161,7 @@ def _weights(name: str, pretrained: str | None) -> tuple[str | None, Path | None
         if path.suffix in (*SUFFIXES, *BIG_VISION):
             raise UserError(
                 f"expected the weights file {path.name} in {path.parent}, got no such file: copy "
-                "it there, or give its path as `pretrained` (on the command line --pretrained)"
+                f"it there, or give its path: {name}:FILE, or `pretrained` of the backbone"
             )
         tags = ", ".join(list_pretrained_tags_by_model(name))
         or_tag = f" or, for {name}, one of {tags}" if tags else f" for {name}, which has no tags"
