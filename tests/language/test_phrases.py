@@ -35,6 +35,8 @@ def test_noun_phrases():
         ("woman", "person", True),
         ("person", "woman", True),
         ("woman", "man", False),
+        ("man", "boy", False),
+        ("skier", "woman", True),
         ("red", "blue", False),
         ("big", "large", True),
     ],
