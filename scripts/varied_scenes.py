@@ -3,18 +3,23 @@
 In: the world's scenes and their pictures. Out: scenes with smaller objects and plain floors, and
 pictures in other light. Never: another renderer's picture.
 
-`python -m scripts.pretrain_scenes_clip --varied` pre-trains on these, for pictures of another
-renderer ("Another renderer" in docs/results/index.md).
+`python -m scripts.pretrain_scenes_clip --varied` pre-trains on these, and `vlmtune fit
+--data.augmentation scripts.varied_scenes.OtherLight` trains an adapter on them, for pictures of
+another renderer ("Another renderer" in docs/results/index.md).
 """
 
 import math
 import random
 from dataclasses import replace
 
+import numpy as np
 import torch
 from jaxtyping import Float, UInt8
-from torch import Tensor
+from PIL import Image
+from torch import Tensor, nn
 from torch.nn.functional import affine_grid, avg_pool2d, grid_sample, pad
+from torchvision.transforms.functional import to_pil_image
+from typing_extensions import override
 
 from data_builders.worlds.scenes import shading
 from data_builders.worlds.scenes.sampling import WorldSpec
@@ -69,6 +74,17 @@ def varied(images: UInt8[Tensor, "n h w 3"]) -> Pictures:
     changed = _in_other_light(_moved(pictures))
     unchanged = torch.rand(len(pictures), 1, 1, 1) < UNCHANGED
     return torch.where(unchanged, pictures, changed.clamp(0, 1))
+
+
+class OtherLight(nn.Module):
+    """`varied` for the images of a fit, as `data.augmentation`."""
+
+    @override
+    def forward(self, image: Image.Image) -> Image.Image:
+        """Returns the image moved, scaled and in other light, or as it was."""
+        pixels = torch.from_numpy(np.array(image.convert("RGB")))
+        picture = varied(pixels[None])[0] * 255
+        return to_pil_image(picture.round().to(torch.uint8))
 
 
 def _moved(pictures: Pictures) -> Pictures:

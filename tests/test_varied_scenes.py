@@ -1,6 +1,8 @@
 """Pictures that vary more than the embedded world's."""
 
+import numpy as np
 import torch
+from PIL import Image
 
 from data_builders.worlds.scenes import shading
 from data_builders.worlds.scenes.series import Canvas, SceneSeries
@@ -18,6 +20,15 @@ def test_a_third_of_the_pictures_stay_as_they_are():
     assert 0.25 < kept.double().mean() < 0.45
     # The others are darker than they are brighter, by their gain.
     assert pictures[~kept].mean() < plain[~kept].mean()
+
+
+def test_images_of_a_fit_keep_their_size_and_a_third_of_them_all():
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 16, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+    torch.manual_seed(0)
+    changed = [varied_scenes.OtherLight()(image) for _ in range(60)]
+    assert {one.size for one in changed} == {(16, 12)}
+    assert 12 <= sum(np.array_equal(one, pixels) for one in changed) <= 30
 
 
 def test_half_of_the_backdrops_are_plain(monkeypatch):
