@@ -31,8 +31,8 @@ class CaptionUnits(NounPhrases):
 
     Each image draws `count` of the units of its captions anew in each epoch. A foil is a rewritten
     unit ("man leading a horse"), false of the images of its unit. Other images neither know it nor
-    are compared with it. What equals a unit or an object of the image's captions, drawn or not, is
-    not a foil.
+    are compared with it. What equals a unit or an object of the image's captions, drawn or not, or
+    the end of one ("dog" of "black dog"), is not a foil.
 
     Source: Kargi, Uselis and Oh 2026 (arXiv 2602.23906), relations first, two units an image and
     one foil a unit. There a language model writes units and foils, and some units join two objects

@@ -277,12 +277,12 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clips as Lightning does, and in bf16-mixed those of a fused optimizer, too."""
+        """Clips gradients as Lightning does; with bf16-mixed also for a fused optimizer."""
         precision = self.trainer.precision_plugin
         if type(precision) is not MixedPrecision or precision.scaler is not None:
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
             return
-        # Lightning refuses an optimizer that unscales gradients itself; in bfloat16 none are.
+        # Lightning refuses a fused optimizer, as it unscales gradients itself; bf16 has no scale.
         algorithm = GradClipAlgorithmType(gradient_clip_algorithm or "norm")
         Precision.clip_gradients(precision, optimizer, gradient_clip_val or 0, algorithm)
 
