@@ -26,6 +26,8 @@ from vlmtune.types import ImageRef
 
 Picture = ImageRef | Image.Image
 WORKERS = min(8, os.cpu_count() or 1)  # threads that read and decode pictures
+State = tuple[int, int] | None
+"""Size and time of a file; None if it cannot be asked for them."""
 T = TypeVar("T")
 
 
@@ -71,9 +73,8 @@ class PictureReader:
         self.preprocess = preprocess
         self.batch_size = batch_size
         self.failures = failures
-        self._digests: dict[tuple[Any, ...], str] = {}
-        # The state in which each file was when its digest was computed.
-        self._states: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        # Of each file its state when its digest was computed, and the digest.
+        self._known: dict[ImageRef, tuple[State, str]] = {}
 
     def digests(self, pictures: Sequence[Picture]) -> list[str]:
         """Returns digests of the content; a skipped picture has "".
@@ -93,10 +94,8 @@ class PictureReader:
     def remember(self, pictures: Sequence[Picture], names: Sequence[str]) -> None:
         """Keeps digests that another rank computed."""
         for picture, name in zip(pictures, names, strict=True):
-            state = _file_state(picture)
-            if name and state is not None:
-                self._digests.setdefault(state, name)
-                self._states[state[:3]] = state
+            if name and isinstance(picture, ImageRef):
+                self._known[picture] = _file_state(picture), name
 
     def _digest(self, picture: Picture) -> str:
         if not isinstance(picture, ImageRef):
@@ -105,26 +104,25 @@ class PictureReader:
             size = repr(picture.size).encode()
             return hashlib.sha256(size + picture.tobytes()).hexdigest()
         state = _file_state(picture)
-        if state is None:
-            # A file that cannot be asked for its size cannot be read either.
-            return digest(picture)  # raises with the reason
-        if state not in self._digests:
-            name = digest(picture)
+        known_state, name = self._known.get(picture, (None, ""))
+        if state is None or state != known_state:
+            name = digest(picture)  # of a file that cannot be read it raises
             if not picture.upright and differs(picture.path):
                 name = hashlib.sha256(f"{name} as stored".encode()).hexdigest()
-            self._digests[state] = name
-        self._states[state[:3]] = state
-        return self._digests[state]
+            self._known[picture] = state, name
+        return name
 
     def _read(self, picture: Picture) -> Image.Image:
         """Reads a picture; a `UserError` if its digest was computed of another file."""
         image = read_picture(picture)
-        state = _file_state(picture)
+        if not isinstance(picture, ImageRef) or picture not in self._known:
+            return image
+        state, _ = self._known[picture]
         # A store would keep the features of the new picture under the name of the old one.
-        if state is not None and self._states.get(state[:3], state) != state:
+        if state != _file_state(picture):
             raise UserError(
-                f"expected {state[0]} to stay as it is, it changed while images were read: wait "
-                "until they are written, then run again"
+                f"expected {picture.path} to stay as it is, it changed while images were read: "
+                "wait until they are written, then run again"
             )
         return image
 
@@ -188,13 +186,10 @@ def _rgb(picture: Image.Image) -> Image.Image:
         raise UserError(f"expected a picture of 8 or 16 bits, got {error}: convert it") from error
 
 
-def _file_state(picture: Picture) -> tuple[Any, ...] | None:
-    """Path, box, orientation, size and time of a file; None for anything else."""
-    if not isinstance(picture, ImageRef):
-        return None
+def _file_state(ref: ImageRef) -> State:
+    """Size and time of a file, which is taken for unchanged while it keeps both."""
     try:
-        status = picture.path.stat()
+        status = ref.path.stat()
     except OSError:
         return None
-    # A file that keeps its size and its time is taken for unchanged.
-    return picture.path, picture.box, picture.upright, status.st_size, status.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
