@@ -4,7 +4,6 @@ In: pixels and captions, by way of the towers. Out: scores of all pairs. Never: 
 """
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -145,9 +144,8 @@ def _each_real(tower: Tower, tokens: Tokens, special: int) -> Tokens:
 
 def _image_weights(backbone: Backbone) -> list[nn.Parameter]:
     """The weights that image embeddings depend on."""
-    image = Image.new("RGB", (8, 8))
     # Any image will do: only which weights have a gradient counts.
-    pixels = backbone.preprocess(image)[None].to(backbone.device)
+    pixels = backbone.blank()
 
     def embed() -> Tensor:
         return backbone.encode_image(pixels, LIVE).values

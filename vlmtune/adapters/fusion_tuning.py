@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Literal, cast
 
 import torch
-from PIL import Image
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
@@ -125,9 +124,7 @@ class FusionTuning(Matching):
     ) -> list[nn.Parameter]:
         """The weights that a function of the features depends on, by way of the features too."""
         # Any pair will do: only which weights have a gradient counts.
-        picture = Image.new("RGB", (8, 8))
-        pixels = backbone.preprocess(picture)[None]
-        pixels = pixels.to(backbone.device)
+        pixels = backbone.blank()
         image_input = replace(self.image_input, frozen=False)
         text_input = replace(self.text_input, frozen=False)
 

@@ -228,6 +228,11 @@ class Backbone(Configured, nn.Module, ABC):
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
         """Turns an RGB image into pixel values. Must be picklable, for worker processes."""
 
+    def blank(self) -> Pixels:
+        """Returns the pixels of one black image, where the weights are."""
+        picture = Image.new("RGB", (24, 16))
+        return self.preprocess(picture)[None].to(self.device)
+
     def use_tokens(self, texts: Sequence[str], ids: Int[Tensor, "n t"]) -> None:
         """Takes ids that `tokenize` made of texts encoded next; called only where it is set."""
 

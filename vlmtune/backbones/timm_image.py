@@ -92,13 +92,12 @@ class TimmImage(Backbone):
         self._layers = 0
         if hasattr(network, "forward_intermediates"):
             self._layers = len(network.feature_info)
-        blank = self.transform(Image.new("RGB", (24, 16)))
-        self._measure(blank[None])
+        self._measure()
         self.eval()
 
-    def _measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
+    def _measure(self) -> None:
         with torch.no_grad():
-            pixels = pixels.to(self._dtype)
+            pixels = self.blank().to(self._dtype)
             # Not every network of timm states these sizes, so they are measured.
             self.embed_dim = int(self._pooled(pixels).shape[1])
             self.image_tokens = 0

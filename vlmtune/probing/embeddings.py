@@ -10,11 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from PIL import Image
 from torch import Tensor
 
 from vlmtune.adapters.base import JointAdapter
@@ -38,15 +37,6 @@ Read = Callable[[Sequence[str]], Vectors]
 """Gives the embeddings of keys of the store."""
 Row = list[tuple[str, Version]]
 """The versions of an image, one for each class of a task, with their keys in the store."""
-
-
-@runtime_checkable
-class HasCls(Protocol):
-    """A joint adapter that makes its score of [CLS] outputs."""
-
-    def cls_outputs(self, image: Any, text: Any) -> Float[Tensor, "P *c w"]:
-        """Returns the outputs of prepared text i with prepared image i."""
-        ...
 
 
 class LayerEmbedder:
@@ -92,12 +82,12 @@ class LayerEmbedder:
         model.backbone.check_fits(self.spec, "image")
         # Whether there is a projection shows in the output of a tower alone.
         if layer == UNPROJECTED:
-            state = model.backbone.encode_image(self._blank(), self.spec)
+            state = model.backbone.encode_image(model.backbone.blank(), self.spec)
             self._unprojected(state)
 
-    def _prepared(self, adapter: JointAdapter, text: str) -> Any:
+    def _prepared(self, adapter: Any, text: str) -> Any:
         """The fixed text of a joint adapter, as it takes it."""
-        if not isinstance(adapter, HasCls):
+        if not hasattr(adapter, "cls_outputs"):
             raise UserError(
                 f"expected an adapter with an embedding of images or a [CLS] token, got "
                 f"{type(adapter).__name__}, which has neither: probe its image tower, as with "
@@ -107,15 +97,10 @@ class LayerEmbedder:
         with evaluation_mode(backbone, adapter):
             words = backbone.encode_text([text], adapter.text_input)
             prepared = adapter.prepare_text(words)
-            pixels = backbone.encode_image(self._blank(), self.spec)
+            pixels = backbone.encode_image(backbone.blank(), self.spec)
             image = adapter.prepare_image(pixels)
             adapter.cls_outputs(image, prepared)  # fails now if the head reads no [CLS]
         return prepared
-
-    def _blank(self) -> Pixels:
-        picture = Image.new("RGB", (8, 8))
-        pixels = self.model.backbone.preprocess(picture)
-        return pixels[None].to(self.model.device)
 
     def _unprojected(self, state: Any) -> Tensor:
         """What the image tower projects last; a `UserError` if it ends with no projection."""

@@ -79,13 +79,12 @@ class HFBackbone(Backbone):
             self.transform = self.preprocessing(loaded, model)
             # Only now: options of a class may have changed the image processor.
             self._described = describe(loaded)
+            # Shadows the method: a bound method would carry the weights into every worker process.
+            vars(self)["preprocess"] = self.transform
             self.assemble(loaded)
             # Sizes that no config states are measured on a blank image.
-            blank = self.transform(Image.new("RGB", (24, 16)))
             with torch.no_grad():
-                self.measure(blank[None])
-        # Shadows the method: a bound method would carry the weights into every worker process.
-        vars(self)["preprocess"] = self.transform
+                self.measure(self.blank())
         self.eval()
 
     def preprocessing(self, loaded: Loaded, model: str) -> "Preprocess":

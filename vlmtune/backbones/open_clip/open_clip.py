@@ -117,10 +117,9 @@ class OpenClip(Backbone):
         with loaded_whole(f"preprocess_cfg of {model}"):
             config = PreprocessCfg(**self.preprocessing)
             self.transform: Any = image_transform_v2(config, is_train=False)
-            picture = Image.new("RGB", (8, 8))
-            blank = self.transform(picture)[None].to(self._dtype)
-        # Shadows the method: a bound method would carry the weights into every worker process.
-        vars(self)["preprocess"] = self.transform
+            # Shadows the method: a bound method would carry the weights into every worker process.
+            vars(self)["preprocess"] = self.transform
+            blank = self.blank().to(self._dtype)
         # Sizes that no config states are measured on a blank image.
         self._image = ImageSide(self.model, self._dtype, blank)
         self.image_tower = self._image.tower
