@@ -5,6 +5,7 @@ In: the message of a failure. Out: an error whose text is one line.
 
 import importlib
 import re
+import textwrap
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -79,12 +80,14 @@ def reason(error: Exception) -> str:
     return f"{type(error).__name__} ({error})"
 
 
-def without_advice(error: BaseException) -> str:
-    r"""Returns what a library says of an error in one line, without its advice to run foreign code.
+def one_line(error: BaseException) -> str:
+    r"""The error of a library as part of a line, without its advice to run foreign code.
 
     Example:
         >>> text = "Load failed. In PyTorch 2.6, set it to False for a trusted source.\nGLOBAL a.b"
-        >>> without_advice(ValueError(text))
-        'Load failed. GLOBAL a.b'
+        >>> one_line(ValueError(text))
+        'ValueError: Load failed. GLOBAL a.b'
     """
-    return " ".join(RUN_CODE.sub("", str(error)).split())
+    message = RUN_CODE.sub("", str(error))
+    text = textwrap.shorten(message, 300, placeholder=" …")
+    return f"{type(error).__name__}: {text}".removesuffix(": ")

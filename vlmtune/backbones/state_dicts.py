@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vlmtune.errors import UserError, without_advice
+from vlmtune.errors import UserError, one_line
 from vlmtune.storage.files import reading, regular
 
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
@@ -116,7 +116,7 @@ def _read_pickle(file: Path) -> Any:
         # torch names the class that it refused to load.
         name = GLOBAL.search(str(error))
         if name is None:
-            raise ValueError(without_advice(error)) from error
+            raise ValueError(one_line(error)) from error
         raise UserError(
             f"expected tensors and plain values in {file}, got an object of {name[1]}, which needs "
             "code of the file: if you trust the file, load it with torch.load(FILE, "

@@ -5,7 +5,6 @@ In: a model, a file or an error. Out: a digest, or a `UserError`.
 
 import hashlib
 import json
-import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vlmtune.errors import UserError, without_advice
+from vlmtune.errors import UserError, one_line
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """The type of weights of each precision."""
@@ -109,11 +108,9 @@ def loaded_whole(parts: str) -> Iterator[None]:
         raise
     except Exception as error:  # libraries raise anything from AssertionError to HTTP errors
         # A library's message may be many lines, and advise to run the author's code.
-        text = without_advice(error)
-        reason = textwrap.shorten(text, 300, placeholder=" …")
-        got = f"{type(error).__name__}: {reason}".removesuffix(": ")
+        got = one_line(error)
         advice = "check the name, the files and, for hub models, the network"
-        if "trust_remote_code" in text:
+        if "trust_remote_code" in str(error):
             got = "Python code of its author, which vlmtune never runs"
             advice = "read that code, then remove auto_map and trust_remote_code from a local copy"
         raise UserError(f"expected {parts}, got {got}: {advice}") from error

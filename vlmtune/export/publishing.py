@@ -4,18 +4,16 @@ In: the folder of an export and the id of a repository. Out: the commit.
 Never: a file that is not of the export, nor a public repository unless it is asked for.
 """
 
-import re
 from pathlib import Path
 
-from vlmtune.errors import UserError
-from vlmtune.model.layout import FILES, one_line
-
-REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+from vlmtune.backbones.hub_connection import HUB_ID
+from vlmtune.errors import UserError, one_line
+from vlmtune.model.layout import FILES
 
 
 def check_repository(repository: str) -> None:
     """Raises `UserError` if `repository` is not an id of the form owner/name."""
-    if not REPOSITORY.fullmatch(repository):
+    if not HUB_ID.fullmatch(repository):
         raise UserError(
             f"expected a repository owner/name to push to, got {repository!r}: add the owner"
         )

@@ -5,25 +5,21 @@ something else; they are compared with the model before the folder is kept.
 """
 
 import json
-import logging
-import warnings
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.backbones.base import TextTower
+from vlmtune.backbones.open_clip.loading import quiet
 from vlmtune.backbones.staging import embed_words, encode_words
-from vlmtune.errors import UserError, imported
+from vlmtune.errors import UserError, imported, one_line
 from vlmtune.export.hf_processing import hf_image_processor, hf_tokenizer
-from vlmtune.model.layout import one_line
 from vlmtune.model.model import Model
 
 IMAGE, TEXT, SCORES = "image.onnx", "text.onnx", "scores.json"
@@ -107,8 +103,7 @@ def save_onnx(folder: Path, model: Model) -> str:
 def _examples(model: Model, tower: TextTower) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Inputs of both graphs for two rows: noise, and a caption of full length with a short one."""
     generator = torch.Generator().manual_seed(0)
-    picture = Image.new("RGB", (64, 64))
-    image_shape = model.backbone.preprocess(picture).shape
+    _, *image_shape = model.backbone.blank().shape
     pixels = torch.randn(2, *image_shape, generator=generator)
     last_id = tower.embedding.num_embeddings - 1
     ids = torch.randint(1, last_id, (2, tower.positions), generator=generator)
@@ -127,12 +122,7 @@ def _save(
     # A free dimension, which would else be fixed at the number of example rows.
     batch = torch.export.Dim("batch")
     size = sum(weight.nbytes for weight in network.state_dict().values())
-    with ExitStack() as quiet:
-        quiet.enter_context(torch.no_grad())
-        quiet.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        quiet.callback(logging.disable, logging.root.manager.disable)
-        logging.disable(logging.WARNING)
+    with torch.no_grad(), quiet():
         try:
             # Strict: only then the number of rows stays free where code takes its `len`.
             program = torch.export.export(

@@ -8,7 +8,6 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from vlmtune.errors import without_advice
 from vlmtune.storage.files import read_json
 
 VERSION = 1  # of the layout; exports of any other are refused
@@ -57,14 +56,3 @@ def is_peft(path: Path) -> bool:
     """Whether an `adapter_config.json` is one of PEFT, which has the same name."""
     content = read_json(path, EXPECTED, FIX) if path.is_file() else None
     return isinstance(content, dict) and "peft_type" in content
-
-
-def one_line(error: BaseException) -> str:
-    """The error of a library as part of a line.
-
-    Example:
-        >>> one_line(ValueError("not   a number"))
-        'ValueError: not a number'
-    """
-    text = without_advice(error)[:200]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -20,9 +20,9 @@ from vlmtune.adapters.trained_state import load_trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.weight_checks import check_finite, check_written, sha256
 from vlmtune.config import Spec, find_path, instantiate
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, one_line
 from vlmtune.model.hub import NETWORK, is_hub_id
-from vlmtune.model.layout import CONFIG, FILES, WEIGHTS, PluginSpec, one_line, read_config
+from vlmtune.model.layout import CONFIG, FILES, WEIGHTS, PluginSpec, read_config
 from vlmtune.model.model import Model
 from vlmtune.storage.files import check_shape, reading, regular
 

@@ -114,10 +114,7 @@ class BridgeTower(HFDualEncoder):
 
     @override
     def temperature(self) -> tuple[float, float]:
-        if self.no_pooled is not None:
-            return 1.0, 0.0
-        scale = self.model.logit_scale.detach().float().exp()
-        return float(scale), 0.0
+        return (1.0, 0.0) if self.no_pooled is not None else super().temperature()
 
 
 @dataclass(eq=False)

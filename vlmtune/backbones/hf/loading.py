@@ -7,7 +7,6 @@ Never: code of a repository; weights are tensors only.
 import contextlib
 import json
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,12 +24,11 @@ from transformers.utils import logging
 
 from vlmtune.backbones.advice import supported_types
 from vlmtune.backbones.config_sizes import check_sizes, check_weights_fill
-from vlmtune.backbones.hub_connection import hub_or_cache
+from vlmtune.backbones.hub_connection import HUB_ID, hub_or_cache
 from vlmtune.backbones.weight_checks import check_finite, loaded_whole
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 CONFIG = "config.json"  # tells a folder of `save_pretrained` from any other
 WEIGHTS = ("*.safetensors", "*.bin")
 # Ends of the names of tables that older versions of the library saved with the weights.

@@ -81,7 +81,7 @@ def load(
     source = model if pretrained is None else f"{model} with pretrained={pretrained!r}"
     parts = f"weights and tokenizer of {source}"
     reproducible = same_random_weights(pretrained)
-    with loaded_whole(parts), _connection(name, tag), _quiet(), reproducible:
+    with loaded_whole(parts), _connection(name, tag), quiet(), reproducible:
         config = _checked_config(name, model)
         _check_activation(name, tag, file, config)
         preparation = None if file is None else preprocessing(name)
@@ -289,8 +289,8 @@ def _vocabulary(name: str) -> Path | None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences open_clip's warnings about deliberate choices, such as random weights."""
+def quiet() -> Iterator[None]:
+    """Silences a library's warnings about deliberate choices, such as random weights."""
     root = logging.getLogger()
     level = logging.root.manager.disable
     # open_clip logs through the root logger, which otherwise gets a handler for good.
