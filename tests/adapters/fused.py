@@ -29,6 +29,15 @@ def made(style, cls=MMAdapter, dropout=0.0, **options):
     return moved(cls(fusion=style(), heads=2, hidden=2, dropout=dropout, **options))
 
 
+def same_values_and_gradients(got, want, inputs):
+    """Checks scores of four images and three texts, and gradients of a weighted sum of them."""
+    torch.testing.assert_close(got, want)
+    weights = torch.randn(4, 3, dtype=torch.float64)
+    ours = torch.autograd.grad((got * weights).sum(), inputs)
+    theirs = torch.autograd.grad((want * weights).sum(), inputs)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
+
+
 def features(images=4, lengths=LENGTHS, padding=2):
     """Tokens with more padding than the longest text needs."""
     torch.manual_seed(1)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.adapters.fused import LENGTHS, features, moved
+from tests.adapters.fused import LENGTHS, features, moved, same_values_and_gradients
 from tests.tiny import Widths
 from vlmtune.adapters.ft_late import FTLate
 from vlmtune.errors import UserError
@@ -26,14 +26,7 @@ def test_values_and_gradients_are_those_of_torch(layers, norm_first):
             cosine = mean @ other / (mean.norm() * other.norm())
             row.append(adapter.log_scale.exp() * cosine + adapter.bias)
         rows.append(torch.stack(row))
-    want = torch.stack(rows)
-    torch.testing.assert_close(got, want)
-    weights = torch.randn(4, 3, dtype=torch.float64)
-    parameters = list(adapter.parameters())
-    ours = torch.autograd.grad((got * weights).sum(), parameters)
-    theirs = torch.autograd.grad((want * weights).sum(), parameters)
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
+    same_values_and_gradients(got, torch.stack(rows), list(adapter.parameters()))
 
 
 def test_parameters_are_as_many_as_in_table_5_and_heads_divide_the_width():

@@ -5,7 +5,14 @@ import itertools
 import pytest
 import torch
 
-from tests.adapters.fused import LENGTHS, STYLES, features, made, moved
+from tests.adapters.fused import (
+    LENGTHS,
+    STYLES,
+    features,
+    made,
+    moved,
+    same_values_and_gradients,
+)
 from vlmtune.adapters import MMAdapter, MMPred
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import Tokens
@@ -33,7 +40,6 @@ def test_values_and_gradients_equal_the_double_loop(cosine, norm_first, masked):
     adapter = moved(made).eval()
     image, text = features(padding=0)
     image.values.requires_grad_()
-    parameters = [*adapter.parameters(), image.values]
     got = adapter(image, text).values
     want = torch.stack(
         [
@@ -43,12 +49,7 @@ def test_values_and_gradients_equal_the_double_loop(cosine, norm_first, masked):
             for words, length in zip(text.values, LENGTHS, strict=True)
         ]
     ).view(4, 3)
-    torch.testing.assert_close(got, want)
-    weights = torch.randn(4, 3, dtype=torch.float64)
-    ours = torch.autograd.grad((got * weights).sum(), parameters)
-    theirs = torch.autograd.grad((want * weights).sum(), parameters)
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
+    same_values_and_gradients(got, want, [*adapter.parameters(), image.values])
     with torch.no_grad():  # torch has another code path for this
         torch.testing.assert_close(adapter(image, text).values, want.detach())
 

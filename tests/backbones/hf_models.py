@@ -6,6 +6,7 @@ from string import ascii_lowercase
 import timm
 import torch
 import transformers
+from PIL import Image
 from timm.models import save_for_hf
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
@@ -18,6 +19,13 @@ TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
 def pixels():
     torch.manual_seed(1)
     return torch.randn(3, 3, 32, 32)
+
+
+def pictures(sizes):
+    """Pictures of noise, of each width and height."""
+    torch.manual_seed(0)
+    noise = [torch.randint(0, 256, (h, w, 3), dtype=torch.uint8) for w, h in sizes]
+    return [Image.fromarray(x.numpy()) for x in noise]
 
 
 def edit(path, name="config.json", **values):

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, Siglip2Model
 
-from tests.backbones.hf_models import TEXTS, write_siglip, write_siglip2_naflex
+from tests.backbones.hf_models import TEXTS, pictures, write_siglip, write_siglip2_naflex
 from tests.refusals import refused
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.backbones import SigLIP, SigLIP2NaFlex
@@ -39,21 +38,15 @@ def backbone(path):
     return SigLIP2NaFlex(str(path))
 
 
-def pictures():
-    torch.manual_seed(0)
-    noise = [torch.randint(0, 256, (h, w, 3), dtype=torch.uint8) for w, h in SIZES]
-    return [Image.fromarray(x.numpy()) for x in noise]
-
-
 def pixels_of(backbone):
-    return torch.stack([backbone.preprocess(picture) for picture in pictures()])
+    return torch.stack([backbone.preprocess(picture) for picture in pictures(SIZES)])
 
 
 def of_the_library(path, **options):
     """Logits and image outputs of the library, from pictures and captions on."""
     model = Siglip2Model.from_pretrained(path).eval()
     images = AutoImageProcessor.from_pretrained(path, backend="pil")(
-        images=pictures(), return_tensors="pt", **options
+        images=pictures(SIZES), return_tensors="pt", **options
     )
     texts = AutoTokenizer.from_pretrained(path)(
         TEXTS, padding="max_length", max_length=12, padding_side="right", return_tensors="pt"

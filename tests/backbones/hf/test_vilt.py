@@ -3,7 +3,7 @@ import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, ViltForImageAndTextRetrieval
 
-from tests.backbones.hf_models import write_vilt
+from tests.backbones.hf_models import pictures, write_vilt
 from vlmtune.backbones.hf.vilt import OUTSIDE, Vilt
 
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube", "the dog right"]
@@ -21,14 +21,8 @@ def backbone(path):
     return Vilt(str(path))
 
 
-def pictures():
-    generator = torch.Generator().manual_seed(0)
-    noise = [torch.randint(0, 256, (h, w, 3), generator=generator).byte() for w, h in SIZES]
-    return [Image.fromarray(x.numpy()) for x in noise]
-
-
 def prepared(backbone):
-    image = torch.stack([backbone.preprocess(x) for x in pictures()])
+    image = torch.stack([backbone.preprocess(x) for x in pictures(SIZES)])
     fusion = backbone.fusion
     return (
         fusion.prepare_image(backbone.encode_image(image, fusion.image_input)),
@@ -59,8 +53,8 @@ def test_matches_are_those_of_the_librarys_own_processor(path, backbone):
     tokens = words(TEXTS, padding=True, return_tensors="pt")
     tokens.pop("token_type_ids", None)
     with torch.no_grad():
-        together = model(**tokens, **processor(pictures(), return_tensors="pt")).logits[:, 0]
-        for i, one in enumerate(pictures()):
+        together = model(**tokens, **processor(pictures(SIZES), return_tensors="pt")).logits[:, 0]
+        for i, one in enumerate(pictures(SIZES)):
             own = words([TEXTS[i]], return_tensors="pt")
             own.pop("token_type_ids", None)
             alone = model(**own, **processor([one], return_tensors="pt")).logits[0, 0]
