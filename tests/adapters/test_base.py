@@ -66,7 +66,7 @@ def test_a_dual_score_is_a_scaled_cosine():
 
 def test_modalities_are_prepared_once_and_pairs_go_by_length_in_chunks():
     adapter = Lengths()
-    adapter.chunk = 4
+    adapter.chunk_size = lambda *given, **options: 4
     scores = adapter(numbered(3), tokens([5, 2, 3, 2]))
     assert adapter.prepared == [3, 4]
     assert adapter.calls == [(4, 2), (4, 3), (4, 5)]

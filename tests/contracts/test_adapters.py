@@ -339,7 +339,7 @@ def test_the_size_of_chunks_does_not_matter(whole, monkeypatch):
         return
     features = whole.features()
     for chunk in (3, 19):  # the last one has two pairs, or one
-        monkeypatch.setattr(whole.adapter, "chunk", chunk)
+        monkeypatch.setattr(whole.adapter, "chunk_size", lambda *given, size=chunk, **_: size)
         got = whole.adapter(*features).values
         torch.testing.assert_close(got, whole.whole, rtol=1e-4, atol=1e-4)
 

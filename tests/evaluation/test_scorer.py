@@ -73,12 +73,13 @@ class ToyDual(DualAdapter):
 
 
 class ToyJoint(JointAdapter):
-    chunk = 3
-
     def __init__(self, frozen=True):
         super().__init__()
         self.image_input = self.text_input = FeatureSpec("tokens", -2, frozen=frozen)
         self.pairs = 0
+
+    def chunk_size(self, *given, **options):
+        return 3
 
     def prepare_image(self, image):
         return image

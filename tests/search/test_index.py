@@ -195,7 +195,7 @@ def test_many_captions_find_what_each_finds(model_folder, photos, tmp_path, adap
 def test_chunks_do_not_change_scores(joint, whole, monkeypatch):
     index = opened(whole, joint)
     wanted = index.search(CAPTIONS[0], 9)
-    monkeypatch.setattr(joint.adapter, "chunk", 2)
+    monkeypatch.setattr(joint.adapter, "chunk_size", lambda *given, **options: 2)
     assert_same(index.search(CAPTIONS[0], 9), wanted)
     monkeypatch.setattr(opening, "SCORED", 4)
     assert_same(index.search(CAPTIONS[0], 9), wanted)

@@ -53,6 +53,8 @@ Decay = Annotated[float, Field(gt=0, le=1)]
 """The factor on the learning rate from a block of a tower to the block below."""
 Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """A factor on cosines."""
+EarlyLayer = Annotated[int, Field(le=-2)]
+"""A layer whose tower has blocks left to run, counted from the end."""
 TEXT_GROUPS = 4  # groups of texts of similar length
 TEXT_GROUP = 32  # texts in each group at least
 REUSE_FROM = 4  # texts an image from which scoring image by image pays
@@ -225,9 +227,9 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     backward pass, dropout included, which takes a third more time.
 
     Attributes:
-        chunk: Pairs of a call of `score_pairs`; None for what `memory` allows, 1,024 if unknown.
         memory: Bytes that scoring a chunk may take; None for 512 MiB, on a GPU a sixteenth of its
-            memory. Outside training a CPU takes at most 64 MiB, which its caches serve faster.
+            memory. Outside training a CPU takes at most 64 MiB, which its caches serve faster. A
+            chunk has 1,024 pairs if the bytes of a pair are unknown.
         training_memory: Bytes of activations kept for the backward pass; None for 3 GiB, on a GPU
             half of its memory.
         broadcasts_image: True if `score_pairs` takes a single prepared image for all P texts.
@@ -237,7 +239,6 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
 
     joint: ClassVar[bool] = True
     identity_at_init: ClassVar[bool] = False
-    chunk: int | None = None
     memory: int | None = None
     training_memory: int | None = None
     broadcasts_image: bool = False
@@ -370,8 +371,6 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
 
     def chunk_size(self, pair_bytes: int, device: torch.device, training: bool) -> int:
         """How many pairs of `pair_bytes` are scored at a time on a device."""
-        if self.chunk is not None:
-            return self.chunk
         if not pair_bytes:
             return UNKNOWN_SIZE
         memory = _memory(self.memory, device, CHUNK, GPU_CHUNK)

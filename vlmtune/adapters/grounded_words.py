@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, logsigmoid, normalize, pad
 from typing_extensions import override
 
-from vlmtune.adapters.base import Dropout, JointAdapter, Numbers, PairScores, Vectors
+from vlmtune.adapters.base import Dropout, EarlyLayer, JointAdapter, Numbers, PairScores, Vectors
 from vlmtune.adapters.fusion_styles.attention import masked_softmax
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.negations import Negations
@@ -25,9 +25,6 @@ from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, PooledTokens, Tokens, send
-
-EarlyLayer = Annotated[int, Field(le=-2)]
-"""A layer whose tower has blocks left to run."""
 
 
 class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):

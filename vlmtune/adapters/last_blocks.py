@@ -14,7 +14,6 @@ from vlmtune.adapters.towers import (
     check_blocks,
     image_tower,
     layer_scales,
-    longest_state,
     params_of_last,
     run_last,
     text_tower,
@@ -81,9 +80,7 @@ class LastBlocks(DualAdapter[Features, Features]):
         super().attach(backbone)
         self.trained: dict[str, list[nn.Parameter]] = {}
         for modality, tower in self.towers.items():
-            # Positions may be trained too, so the probe is as long as a state can be.
-            length = longest_state(tower, backbone)
-            self.trained[modality] = _last(tower, self.counts[modality], length)
+            self.trained[modality] = _last(tower, backbone, self.counts[modality])
         for parameters in self.trained.values():
             unfreeze(backbone, parameters)
 
@@ -116,11 +113,11 @@ def _spec(count: int) -> FeatureSpec:
     return FeatureSpec("state", -(count + 1)) if count else FeatureSpec("pooled")
 
 
-def _last(tower: Tower, count: int, length: int) -> list[nn.Parameter]:
+def _last(tower: Tower, backbone: Backbone, count: int) -> list[nn.Parameter]:
     """The parameters of the last blocks and of the tower's end that an embedding uses."""
     first = tower.layers - count
     candidates: list[nn.Parameter] = []
     for block in tower.blocks[first:]:
         candidates += block.parameters()
     candidates += tower.tail
-    return params_of_last(tower, count, length, candidates)
+    return params_of_last(tower, backbone, count, candidates)

@@ -3,7 +3,6 @@
 In: frozen pooled embeddings. Out: scores of all pairs. Never: a change of the towers.
 """
 
-import torch
 from torch import nn
 from typing_extensions import override
 
@@ -55,7 +54,6 @@ class LinearProbe(DualAdapter[Pooled, Pooled]):
 
 def _identity(width: int) -> nn.Linear:
     layer = nn.Linear(width, width)
-    with torch.no_grad():
-        layer.weight.copy_(torch.eye(width))
-        layer.bias.zero_()
+    nn.init.eye_(layer.weight)
+    nn.init.zeros_(layer.bias)
     return layer

@@ -15,7 +15,6 @@ from vlmtune.adapters.low_rank import LowRank, projections
 from vlmtune.adapters.towers import (
     fix_fingerprint,
     image_tower,
-    longest_state,
     params_of_last,
     text_tower,
 )
@@ -104,10 +103,8 @@ class LoRA(DualAdapter[Pooled, Pooled]):
                 "none that are known: choose other targets or another backbone"
             )
         weights = [getattr(module, name) for module, name, _, _ in matches]
-        # The probe is as long as a state can be, so that every position takes part.
-        length = longest_state(tower, backbone)
         # A weight that no embedding uses would get no gradient.
-        used_weights = params_of_last(tower, tower.layers, length, weights)
+        used_weights = params_of_last(tower, backbone, tower.layers, weights)
         used = set(map(id, used_weights))
         for (module, name, parts, chosen), weight in zip(matches, weights, strict=True):
             if id(weight) in used:

@@ -10,9 +10,9 @@ from torch.nn.functional import normalize
 
 from vlmtune.adapters.base import Vectors
 from vlmtune.adapters.towers import run_all, text_tower
+from vlmtune.adapters.words import one_token_ids
 from vlmtune.backbones.base import Backbone, TextTower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
-from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
 NEGATIONS = ("no", "not", "'t", "without", "neither", "nor", "never", "none", "nothing")
@@ -38,17 +38,14 @@ class Negations(nn.Module):
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         tower = text_tower(backbone)
-        before, after = backbone.text_special
-        ids = []
+        before, _ = backbone.text_special
+        known = one_token_ids(tower, NEGATIONS, backbone.text_special)
+        ids = torch.tensor(list(known.values()), dtype=torch.int64)
         empty = torch.zeros(1, backbone.embed_dim)
-        for word in NEGATIONS:
-            tokens = _tokens(tower, word)
-            if tokens is None or tokens.token_count != before + 1 + after:
-                continue
-            if not ids:
-                empty = _without_words(tower, tokens, before)
-            ids.append(int(tokens.word_ids[0, before]))
-        self.register_buffer("ids", torch.tensor(ids, dtype=torch.int64), persistent=False)
+        if known:
+            first = next(iter(known))
+            empty = _without_words(tower, tower.words([first]), before)
+        self.register_buffer("ids", ids, persistent=False)
         self.register_buffer("empty", empty, persistent=False)
 
     def forward(self, embedded: Vectors, text: Tokens, known: Bool[Tensor, "n t"]) -> Vectors:
@@ -59,14 +56,6 @@ class Negations(nn.Module):
         is_negation = (text.word_ids[:, :, None] == self.ids).any(dim=2)
         negated = (is_negation & known & text.mask).any(dim=1)
         return torch.where(negated[:, None], self.empty.to(embedded.dtype), embedded)
-
-
-def _tokens(tower: TextTower, word: str) -> Tokens | None:
-    """The embedding of a word and of the special tokens around it; None for an unknown word."""
-    try:
-        return tower.words([word])
-    except UserError:
-        return None
 
 
 @torch.no_grad()

@@ -5,23 +5,20 @@ Never: a change of the towers, or a correction beyond its bound.
 """
 
 import math
-from typing import Annotated
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, PositiveFloat
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.adapters.base import Dropout, JointAdapter, PairScores, Scale, Vectors
+from vlmtune.adapters.base import Dropout, EarlyLayer, JointAdapter, PairScores, Scale, Vectors
 from vlmtune.adapters.towers import run_last, text_tower
 from vlmtune.backbones.base import Backbone, TextTower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.types import FeatureSpec, Pooled, Tokens
 
-EarlyLayer = Annotated[int, Field(le=-2)]
-"""A layer whose tower has blocks left to run."""
 HIDDEN = 256  # units of the MLPs over embeddings
 OUTPUT = 128  # numbers that each of them gives, and units of the last MLP
 PAPER_DEPTH = 7 / 12  # how deep in the tower the paper reads its earlier layer

@@ -7,7 +7,7 @@ Never: a change of the towers, or a word beyond the size of the map.
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import normalize, pad, relu
@@ -15,9 +15,9 @@ from typing_extensions import override
 
 from vlmtune.adapters.base import JointAdapter, PairScores
 from vlmtune.adapters.towers import each_token, run_all, text_tower, tower_of_one_shape
-from vlmtune.backbones.base import Backbone, TextTower, Tower
+from vlmtune.adapters.words import one_token_ids
+from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Tokens
 
 FUNCTIONAL = ("left", "right", "above", "below", "front", "behind", "on", "under")
@@ -93,7 +93,10 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
         self.text_tower = text_tower(backbone)
         self.embed_dim = backbone.embed_dim
         self.image_tokens = self.image_tower.special + backbone.image_tokens
-        ids = _ids(self.text_tower, self.functional, backbone.text_special)
+        known = one_token_ids(self.text_tower, self.functional, backbone.text_special)
+        distinct = list(dict.fromkeys(known.values()))  # words that share an id are one
+        device = self.text_tower.embedding.weight.device
+        ids = torch.tensor(distinct, dtype=torch.int64, device=device)
         self.register_buffer("functional_ids", ids, persistent=False)
         # Kept with the weights, as the network learns to know these rows.
         directions = torch.randn(len(ids), self.image_tokens)
@@ -173,19 +176,3 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
         # before and after its ReLU.
         numbers = of_image + of_text + maps * (3 + 4 * self.channels)
         return numbers * image.values.element_size()
-
-
-def _ids(tower: TextTower, words: Sequence[str], special: tuple[int, int]) -> Int[Tensor, "f"]:
-    """The ids of the words that are one token of the vocabulary."""
-    before, after = special
-    ids: dict[int, None] = {}  # words that share an id are one
-    for word in words:
-        try:
-            tokens = tower.words([word])
-        except UserError:  # a closed vocabulary lacks it
-            continue
-        of_word = tokens.word_ids[0][tokens.mask[0]]
-        if len(of_word) == before + 1 + after:
-            ids[int(of_word[before])] = None
-    device = tower.embedding.weight.device
-    return torch.tensor(list(ids), dtype=torch.int64, device=device)

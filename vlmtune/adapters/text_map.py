@@ -3,7 +3,6 @@
 In: frozen pooled embeddings. Out: scores of all pairs. Never: a change of image embeddings.
 """
 
-import torch
 from torch import nn
 from typing_extensions import override
 
@@ -49,8 +48,7 @@ class TextMap(DualAdapter[Pooled, Pooled]):
     def attach(self, backbone: Backbone) -> None:
         super().attach(backbone)
         self.text = nn.Linear(backbone.embed_dim, backbone.embed_dim, bias=False)
-        with torch.no_grad():
-            self.text.weight.copy_(torch.eye(backbone.embed_dim))
+        nn.init.eye_(self.text.weight)
 
     @override
     def embed_text(self, text: Pooled) -> Vectors:

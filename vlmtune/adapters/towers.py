@@ -139,13 +139,19 @@ def params_with_grad(
 
 
 def params_of_last(
-    tower: Tower, count: int, length: int, parameters: Iterable[nn.Parameter]
+    tower: Tower, backbone: Backbone, count: int, parameters: Iterable[nn.Parameter]
 ) -> list[nn.Parameter]:
     """Returns the parameters that the last `count` layers and the end of a tower use.
 
     Layers may hold more, such as the cross-attention of a text tower that a fusion shares.
     """
     candidates = list(parameters)
+    # Positions may be among them, so the probe is as long as a state can be.
+    if isinstance(tower, ImageTower):
+        length = tower.special + backbone.image_tokens
+    else:
+        assert isinstance(tower, TextTower)
+        length = tower.positions
     # Any state will do: only which weights have a gradient counts.
     zeros = torch.zeros(1, length, tower.width, device=candidates[0].device)
     state = Tokens.full(zeros)
@@ -154,14 +160,6 @@ def params_of_last(
         return tower.finish(run_last(tower, state, count))
 
     return params_with_grad(embed, candidates)
-
-
-def longest_state(tower: Tower, backbone: Backbone) -> int:
-    """Number of positions of the longest state of a tower."""
-    if isinstance(tower, ImageTower):
-        return tower.special + backbone.image_tokens
-    assert isinstance(tower, TextTower)
-    return tower.positions
 
 
 def unfreeze(backbone: Backbone, parameters: Sequence[nn.Parameter]) -> None:

@@ -1,11 +1,16 @@
-"""Which tokens of a text are words, and means over chosen tokens.
+"""Which tokens of a text are words, which words are tokens, and means over chosen tokens.
 
-In: masks and tokens. Out: masks and means. Never: weights.
+In: masks, tokens and words. Out: masks, ids and means. Never: weights.
 """
+
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from vlmtune.backbones.base import TextTower
+from vlmtune.errors import UserError
 
 
 def word_mask(mask: Bool[Tensor, "n t"], special: tuple[int, int]) -> Bool[Tensor, "n t"]:
@@ -21,6 +26,22 @@ def word_mask(mask: Bool[Tensor, "n t"], special: tuple[int, int]) -> Bool[Tenso
     after_lead = position >= lead
     before_trail = position < length - trail
     return after_lead & before_trail
+
+
+def one_token_ids(
+    tower: TextTower, words: Sequence[str], special: tuple[int, int]
+) -> dict[str, int]:
+    """The ids of those words that the vocabulary holds as one token each."""
+    ids = {}
+    for word in words:
+        try:
+            tokens = tower.words([word])
+        except UserError:  # a closed vocabulary lacks it
+            continue
+        real = word_mask(tokens.mask, special)
+        if real.sum() == 1:
+            ids[word] = int(tokens.word_ids[real])
+    return ids
 
 
 def masked_mean(tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> Float[Tensor, "n w"]:
