@@ -8,12 +8,11 @@ from typing import ClassVar
 from jaxtyping import Float
 from pydantic import PositiveFloat
 from torch import Tensor
-from torch.nn.functional import log_softmax
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import Factor, Loss, ShardedObjective
-from vlmtune.objectives.functional import Mask, Matrix, mean_over_ranks, only, reference_of
+from vlmtune.objectives.functional import Mask, Matrix, divergence, mean_over_ranks, reference_of
 from vlmtune.types import ScoreShard
 
 
@@ -81,13 +80,6 @@ class Distillation(ShardedObjective):
     ) -> Float[Tensor, "rows"]:
         # The frozen side is the target: no gradient, and the type of the scores.
         wanted = reference.detach().to(values.dtype)
-        logits = only(values / self.temperature, computed)
-        wanted_logits = only(wanted / self.temperature, computed)
-        log_p = log_softmax(logits, dim=1)
-        log_r = log_softmax(wanted_logits, dim=1)
-        # Pairs that were not scored have no probability, and no term.
-        gaps = (log_r - log_p).masked_fill(~computed, 0)
-        terms = log_r.exp() * gaps
-        divergence = terms.sum(dim=1)
+        terms = divergence(wanted / self.temperature, values / self.temperature, computed)
         # A temperature T divides gradients by T squared.
-        return self.temperature**2 * divergence
+        return self.temperature**2 * terms

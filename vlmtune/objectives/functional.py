@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import log_softmax
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
@@ -67,6 +68,21 @@ def mean_contrast(values: Matrix, positives: Mask, negatives: Mask, group: Proce
     losses = torch.logaddexp(values, others) - values
     means = row_means(losses, positives)
     return mean_over_ranks(means, positives.any(dim=1), group)
+
+
+def true_contrast(values: Matrix, truth: Mask, computed: Mask, group: ProcessGroup) -> Loss:
+    """`mean_contrast` of the scored true entries of each row against its scored false ones."""
+    return mean_contrast(values, truth & computed, ~truth & computed, group)
+
+
+def divergence(wanted: Matrix, logits: Matrix, listed: Mask) -> Float[Tensor, "rows"]:
+    r"""$KL(\mathrm{softmax}(w) \,\|\, \mathrm{softmax}(l))$ of each row over its listed entries."""
+    log_p = log_softmax(only(logits, listed), dim=1)
+    log_w = log_softmax(only(wanted, listed), dim=1)
+    # What is not listed has no probability, and no term.
+    gaps = (log_w - log_p).masked_fill(~listed, 0)
+    terms = log_w.exp() * gaps
+    return terms.sum(dim=1)
 
 
 def mean_over_images(

@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import Loss, ShardedObjective
-from vlmtune.objectives.functional import mean_contrast
+from vlmtune.objectives.functional import true_contrast
 from vlmtune.types import ScoreShard
 
 
@@ -42,14 +42,9 @@ class InfoNCE(ShardedObjective):
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         # Anchors are rows: images with their texts.
         rows = shard.rows
-        truth = shard.row_targets.truth
-        true = truth & rows.computed
-        false = ~truth & rows.computed
-        to_text = mean_contrast(rows.values, true, false, group)
+        to_text = true_contrast(rows.values, shard.row_targets.truth, rows.computed, group)
         # Then texts with their images, so that columns become rows.
         columns = shard.columns
         truth = shard.column_targets.truth
-        true = truth & columns.computed
-        false = ~truth & columns.computed
-        to_image = mean_contrast(columns.values.T, true.T, false.T, group)
+        to_image = true_contrast(columns.values.T, truth.T, columns.computed.T, group)
         return (to_text + to_image) / 2

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import Factor, Loss, ShardedObjective
-from vlmtune.objectives.functional import mean_contrast, mean_over_ranks
+from vlmtune.objectives.functional import mean_over_ranks, true_contrast
 from vlmtune.types import ScoreShard
 
 
@@ -65,7 +65,5 @@ class ITM(ShardedObjective):
         # softplus(-s) where the pair is true, softplus(s) where it is false.
         losses = softplus(values.where(~truth, -values))
         matching = mean_over_ranks(losses.flatten(), computed.flatten(), group)
-        true = truth & computed
-        false = ~truth & computed
-        ranking = mean_contrast(values, true, false, group)
+        ranking = true_contrast(values, truth, computed, group)
         return self.matching * matching + self.ranking * ranking

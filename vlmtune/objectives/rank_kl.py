@@ -6,7 +6,6 @@ In: scores of a dual adapter, and a teacher's scores. Out: a loss. Never: the tr
 from typing import ClassVar
 
 from pydantic import PositiveFloat
-from torch.nn.functional import log_softmax
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
@@ -14,9 +13,9 @@ from vlmtune.objectives.base import Factor, Loss, Need, ShardedObjective
 from vlmtune.objectives.functional import (
     Mask,
     Matrix,
+    divergence,
     embedded_of,
     mean_over_ranks,
-    only,
     teacher_of,
 )
 from vlmtune.types import Scores, ScoreShard
@@ -111,14 +110,8 @@ class RankKL(ShardedObjective):
     def _divergence(
         self, cosines: Matrix, wanted: Matrix, listed: Mask, group: ProcessGroup
     ) -> Loss:
-        logits = only(cosines / self.temperature, listed)
-        wanted_logits = only(wanted / self.teacher_temperature, listed)
-        log_p = log_softmax(logits, dim=1)
-        log_t = log_softmax(wanted_logits, dim=1)
-        # What is not on a list has no probability, and no term.
-        gaps = (log_t - log_p).masked_fill(~listed, 0)
-        terms = log_t.exp() * gaps
-        divergence = terms.sum(dim=1)
+        wanted = wanted / self.teacher_temperature
+        terms = divergence(wanted, cosines / self.temperature, listed)
         # A list of one has one order, so that there is nothing to learn from it.
         has_order = listed.sum(dim=1) > 1
-        return mean_over_ranks(divergence, has_order, group)
+        return mean_over_ranks(terms, has_order, group)

@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import Loss, ShardedObjective
-from vlmtune.objectives.functional import mean_contrast
+from vlmtune.objectives.functional import mean_contrast, true_contrast
 from vlmtune.types import ScoreShard
 
 
@@ -50,10 +50,7 @@ class TripletClip(ShardedObjective):
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         rows = shard.rows
-        truth = shard.row_targets.truth
-        true = truth & rows.computed
-        false = ~truth & rows.computed
-        to_text = mean_contrast(rows.values, true, false, group)
+        to_text = true_contrast(rows.values, shard.row_targets.truth, rows.computed, group)
         columns = shard.columns
         targets = shard.column_targets
         true = targets.truth & columns.computed
