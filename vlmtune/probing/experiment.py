@@ -18,8 +18,6 @@ from vlmtune.probing.tasks import IDENTITY, Task
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.storage.progress import work_of
 
-WIDTHS = (0, 128, 1024, 2048, 16384)
-"""Of the hidden layer; 0 is a linear probe."""
 BOTH_HEADS = (1024, 2048)
 """Widths with one head for each target and with two heads (Tables 3 and 4)."""
 DROPOUT = 0.2  # of the probes with both heads, and those that they are compared with
