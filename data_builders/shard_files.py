@@ -18,7 +18,7 @@ from data_builders.missing_files import obtain
 from vlmtune.data.images import open_image
 from vlmtune.data.schema import RecordError, ShardInfo
 from vlmtune.errors import UserError
-from vlmtune.storage.files import regular, remove, write_atomically
+from vlmtune.storage.files import regular, remove, sha256_of, write_atomically
 
 Source = bytes | Path
 _SIGNATURES = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png"}
@@ -123,8 +123,7 @@ def stored_image(content: bytes) -> bytes:
 def sha256(path: Path) -> str:
     """Returns the sha256 of a file, in hex; raises `UserError` if it cannot be read."""
     try:
-        with regular(path).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(regular(path))
     except OSError as error:
         raise UserError(
             f"expected the file {path}, got {error.strerror}: {obtain(path)}"

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from vlmtune.errors import UserError, one_line
+from vlmtune.storage.files import sha256_of
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """The type of weights of each precision."""
@@ -58,12 +59,6 @@ def named_openai(name: str) -> bool:
     return "openai" in parts[-1]
 
 
-def sha256(path: Path) -> str:
-    """Returns the checksum of a file, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def check_written(source: str | Path, damaged: str | None) -> None:
     """Raises a `UserError` that names the part of a file or folder with another checksum."""
     if damaged is not None:
@@ -75,7 +70,7 @@ def check_written(source: str | Path, damaged: str | None) -> None:
 
 def file_facts(file: Path, architecture: str) -> dict[str, str]:
     """Returns what a report says of weights that come from a file."""
-    return {"file": file.name, "sha256": sha256(file), "architecture": architecture}
+    return {"file": file.name, "sha256": sha256_of(file), "architecture": architecture}
 
 
 def check_none(model: str, pretrained: str | None) -> None:

@@ -7,7 +7,6 @@ A benchmark whose file names images of another corpus is left out, and so are re
 training and test images are divided by their build.
 """
 
-import hashlib
 import importlib
 import os
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from vlmtune.data.rendered import RenderedSet
 from vlmtune.data.schema import MANIFEST, Manifest
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
-from vlmtune.storage.files import read_json
+from vlmtune.storage.files import read_json, sha256_of
 
 ANNOTATIONS = (".json", ".jsonl", ".csv", ".tsv")
 _RENDERED = (
@@ -88,7 +87,7 @@ def _measures_built_rows(manifest: Manifest, benchmark: Benchmark[Any]) -> bool:
     built = manifest.arguments
     path = Path(benchmark.path)
     is_same = path.resolve() == Path(built["path"]).resolve()
-    if not is_same and (path.is_dir() or _digest(path) not in manifest.sources.values()):
+    if not is_same and (path.is_dir() or sha256_of(path) not in manifest.sources.values()):
         return False
     if built["held_out"] or benchmark.held_out:
         # Digests of the images decide, so a larger part that is held out includes a smaller one.
@@ -153,16 +152,11 @@ def _apart(folder: Path, manifest: Manifest, benchmark: Benchmark[Any], file: Pa
         annotations = [file]
         if not file.is_file():
             annotations = sorted(one for one in file.glob("*") if one.suffix in ANNOTATIONS)
-    digests = set(map(_digest, annotations))
+    digests = set(map(sha256_of, annotations))
     if annotations and digests.issubset(manifest.sources.values()):
         return True
     corpus = _corpus(manifest)
     return not any(_may_show(path, corpus) for path in annotations or [file])
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _may_show(file: Path, corpus: str | None) -> bool:

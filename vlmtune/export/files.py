@@ -14,11 +14,11 @@ from safetensors.torch import save_file
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.trained_state import trained_state, trained_values
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.weight_checks import check_finite, sha256
+from vlmtune.backbones.weight_checks import check_finite
 from vlmtune.errors import UserError
 from vlmtune.model.layout import CARD, CONFIG, FILES, PEFT_WEIGHTS, VERSION, WEIGHTS
 from vlmtune.results.result import Result
-from vlmtune.storage.files import write_atomically
+from vlmtune.storage.files import sha256_of, write_atomically
 from vlmtune.storage.secrets import without_secrets
 
 SIZES = ("embed_dim", "image_width", "text_width", "image_tokens", "logit_scale")
@@ -95,7 +95,7 @@ def save_export(
     with write_atomically(folder) as new:
         new.mkdir()
         save_file(state, new / file, metadata={"format": "pt"})
-        config["weights_sha256"] = sha256(new / file)
+        config["weights_sha256"] = sha256_of(new / file)
         # As JSON has it: paths become texts, tuples become lists.
         plain = json.loads(json.dumps(config, default=str))
         text = json.dumps(peft_config or plain, indent=2, ensure_ascii=False)

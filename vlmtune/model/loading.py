@@ -18,13 +18,13 @@ from typing_extensions import TypedDict
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.trained_state import load_trained_state
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.weight_checks import check_finite, check_written, sha256
+from vlmtune.backbones.weight_checks import check_finite, check_written
 from vlmtune.config import Spec, find_path, instantiate
 from vlmtune.errors import UserError, one_line
 from vlmtune.model.hub import NETWORK, is_hub_id
 from vlmtune.model.layout import CONFIG, FILES, WEIGHTS, PluginSpec, read_config
 from vlmtune.model.model import Model
-from vlmtune.storage.files import check_shape, reading, regular
+from vlmtune.storage.files import check_shape, reading, regular, sha256_of
 
 TensorValue = Annotated[Tensor, InstanceOf]
 RunId = Annotated[str, Field(pattern=r"^[^:;,#?/\\'\s]+$")]  # W&B names a folder by it
@@ -83,7 +83,7 @@ def load_export(
     with reading(folder / WEIGHTS, "the weights of an export", "export again"):
         state = load_file(folder / WEIGHTS)
         # Exports that an older version wrote name no checksum.
-        checksum = sha256(folder / WEIGHTS)
+        checksum = sha256_of(folder / WEIGHTS)
         damaged_file = None
         if config.get("weights_sha256", checksum) != checksum:
             damaged_file = WEIGHTS

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.distributed.checkpoint import DefaultLoadPlanner, HuggingFaceStorageReader
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map_with_path
 
-from vlmtune.backbones.weight_checks import check_written, sha256
+from vlmtune.backbones.weight_checks import check_written
+from vlmtune.storage.files import sha256_of
 
 PARTS = "parts"  # in the rest: the checksum of each file of a rank
 PATTERN = "*.safetensors"  # of the parts
@@ -30,7 +31,7 @@ def named_tensors(content: Any, chosen: Callable[[Tensor], bool]) -> dict[str, T
 
 def checksums(files: Iterable[Path]) -> dict[str, str]:
     """Returns the checksum of each file by its name."""
-    return {file.name: sha256(file) for file in files}
+    return {file.name: sha256_of(file) for file in files}
 
 
 def filled(

@@ -4,7 +4,6 @@ In: paths below the data folder. Out: `.downloads/files.jsonl`, read again by th
 Never: a line of a file that is not there; a torn last line, of a killed run, is passed over.
 """
 
-import hashlib
 import json
 import threading
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-from vlmtune.storage.files import write_text
+from vlmtune.storage.files import sha256_of, write_text
 
 STATE = ".downloads"
 """Folder below the data root: what came, archives that are not unpacked yet, and locks."""
@@ -70,14 +69,12 @@ class Ledger:
 
     def add(self, path: Path, address: str) -> Arrival:
         """Notes a whole file; returns what is noted."""
-        with path.open("rb") as content:
-            sha256 = hashlib.file_digest(content, "sha256").hexdigest()
         now = datetime.now(UTC)
         arrival = Arrival(
             path=path.relative_to(self.root).as_posix(),
             address=address,
             bytes=path.stat().st_size,
-            sha256=sha256,
+            sha256=sha256_of(path),
             date=now.isoformat(timespec="seconds"),
         )
         line = json.dumps(asdict(arrival))

@@ -6,13 +6,14 @@ of files.
 
 import errno
 import glob
+import hashlib
 import json
 import os
 import re
 import shutil
 import socket
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -204,6 +205,12 @@ def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path]) -> Non
             )
 
 
+def sha256_of(path: Path) -> str:
+    """Returns the checksum of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def remove(path: Path) -> None:
     """Removes a file or a folder, if there is one."""
     if path.is_dir() and not path.is_symlink():
@@ -239,20 +246,10 @@ def reading(path: str | Path, expected: str, fix: str = AGAIN) -> Iterator[None]
         raise UserError(f"expected {expected} in {path}, got {why}: {fix}") from error
 
 
-def read_json(
-    path: str | Path,
-    expected: str,
-    fix: str = AGAIN,
-    shape: Any = Any,
-    parse_constant: Callable[[str], Any] | None = None,
-) -> Any:
-    """Reads a JSON file and checks its content, as `reading` and `check_shape` do.
-
-    `parse_constant` handles NaN and infinity, as in `json.loads`.
-    """
+def read_json(path: str | Path, expected: str, fix: str = AGAIN, shape: Any = Any) -> Any:
+    """Reads a JSON file and checks its content, as `reading` and `check_shape` do."""
     with reading(path, expected, fix):
-        text = regular(path).read_text(encoding="utf-8")
-        content = json.loads(text, parse_constant=parse_constant)
+        content = json.loads(regular(path).read_text(encoding="utf-8"))
     return check_shape(content, shape, path, expected, fix)
 
 

@@ -20,7 +20,15 @@ from pydantic import InstanceOf
 from typing_extensions import TypedDict
 
 from vlmtune.errors import UserError
-from vlmtune.storage.files import Count, check_shape, read_json, regular, remove, write_atomically
+from vlmtune.storage.files import (
+    Count,
+    check_shape,
+    read_json,
+    regular,
+    remove,
+    sha256_of,
+    write_atomically,
+)
 
 VERSION = 1
 """Version of the layouts; it is part of every key."""
@@ -193,8 +201,7 @@ def _damage(path: Path, entry: Mapping[str, Any], small: bool) -> str | None:
             return f"has {status.st_size} bytes, not {entry['bytes']}"
         if not small and status.st_mtime_ns == entry["mtime_ns"]:
             return None
-        with regular(path).open("rb") as file:
-            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        checksum = sha256_of(regular(path))
         return None if checksum == entry["sha256"] else "was changed after it was written"
     except OSError as error:
         return f"cannot be read: {error.strerror}"
