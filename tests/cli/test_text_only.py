@@ -43,7 +43,7 @@ def test_captions_are_those_of_a_text_file_or_the_true_ones_of_shards(tmp_path, 
     groups = [
         decode_header(raw)[0]
         for file, count in zip(whole.files, whole.counts, strict=True)
-        for raw in read_records(file, 0, count, images=False)
+        for raw in read_records(file, count, images=False)
     ]
     both = ((group, j, text) for group in groups for j, text in enumerate(group.texts))
     wanted = [text for group, j, text in both if group.truth[:, j].any()]

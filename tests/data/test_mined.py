@@ -18,7 +18,7 @@ from vlmtune.backbones.hf.vilt import Vilt
 from vlmtune.data.catalogue import corpus, corpus_digest
 from vlmtune.data.datamodule import EpochLoader, ShardDataModule
 from vlmtune.data.group_changes import GroupChanges
-from vlmtune.data.record_index import record_index
+from vlmtune.data.record_index import read_group, record_index
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
@@ -90,14 +90,14 @@ def test_an_index_finds_every_record_as_the_stream_reads_it(shards):
     assert noted == [(number, f"i{number}") for number in range(COUNT)]
     assert [place.key for place in index] == [f"r{number}" for number in range(COUNT)]
     assert (index[22].key, index[23].key) == ("r22", "r23")
-    group = index[17].read()
+    group = read_group(index[17])
     assert (group.key, group.texts) == ("r17", ("caption 17",))
     assert group.images is not None
     assert group.images[0].getpixel((0, 0))[0] == 17
-    assert index[3].read(images=False).images is None
+    assert read_group(index[3], images=False).images is None
     Path(index[3].shard).unlink()
     with pytest.raises(RecordError, match="cannot be read"):
-        index[3].read()
+        read_group(index[3])
 
 
 def test_a_corpus_knows_captions_of_other_records_and_mines_none_false_of_its_own(shards):
@@ -204,14 +204,14 @@ def test_a_backbone_without_embeddings_trains_on_mined_pairs(shards, cache, tmp_
 def test_epochs_draw_anew_from_neighbours_with_stored_features(shards, cache):
     mined = MinedNeighbours(cache, count=1, among=6)
     mined.prepare([shards])
-    group = record_index([shards])[9].read()
+    group = read_group(record_index([shards])[9])
     drawn = [mined.extend([group], 0, epoch)[0][1].key for epoch in range(30)]
     assert len(set(drawn)) == 6
     there = pickle.loads(pickle.dumps(mined))  # as it travels to a worker
     assert [there.extend([group], 0, epoch)[0][1].key for epoch in range(30)] == drawn
     mined = MinedNeighbours(cache, count=1, among=2)
     mined.prepare([shards])
-    group = record_index([shards])[8].read()
+    group = read_group(record_index([shards])[8])
     for epoch in range(6):
         groups, damaged = mined.extend([group], 0, epoch, images=False, stored={"i8", "i9"})
         assert [one.key for one in groups] == ["r8", "r9"]
@@ -224,7 +224,7 @@ def test_unusable_neighbours_are_passed_over_and_reported(shards, cache, damage_
     mined = MinedNeighbours(cache, count=1, among=2)
     mined.prepare([shards])  # record 4 is no longer indexed
     assert [place.key for place in mined._index] == [f"r{i}" for i in range(COUNT) if i != 4]
-    good = next(place for place in mined._index if place.key == "r3").read()
+    good = read_group(next(place for place in mined._index if place.key == "r3"))
     place = next(place for place in mined._index if place.key == "r2")
     file, (offset, size) = place.shard, place.spans["0.png"]
     content = file.read_bytes()

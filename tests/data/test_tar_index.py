@@ -25,10 +25,17 @@ def read_all(path: Path, info: ShardInfo, images: bool = True) -> list[RawRecord
     return items[::-1]
 
 
+@pytest.fixture
+def tar(make_set) -> tuple[Path, ShardInfo]:
+    """A tar of five records, and what its manifest says of it."""
+    data = make_set(5)
+    return data.files[0], data.manifest.shards[0]
+
+
 @pytest.mark.parametrize("images", [True, False])
 def test_records_are_those_of_the_tar_in_any_order(make_set, images):
     data = make_set(7)
-    want = list(read_records(data.files[0], 0, 7, images))
+    want = list(read_records(data.files[0], 7, images))
     for _ in range(2):  # made, and read from its file
         assert read_all(data.files[0], data.manifest.shards[0], images) == want
     assert isinstance(want[0], RawRecord)
@@ -41,7 +48,7 @@ def test_refused_members_and_odd_names_are_indexed_too(tmp_path, encoded_png):
         name = "../b.0.png" if key == "b" else f"{key}.0.png"
         members += [(name, encoded_png(1)), (f"{key}.json", record_json("k"))]
     path = write_tar(tmp_path / "s.tar", members)
-    want = list(read_records(path, 0, 4))
+    want = list(read_records(path, 4))
     assert keys(want) == ["a", "!", "c", "ü\udcff"]
     assert "a path that leaves the tar" in str(want[1])
     assert read_all(path, info_of(path, 4)) == want
@@ -63,9 +70,8 @@ def test_long_names_and_pax_headers_are_read(tmp_path, encoded_png):
         assert first.members["0.png"] == encoded_png(1)
 
 
-def test_an_index_is_written_once_and_again_for_other_records(make_set):
-    data = make_set(5)
-    path, info = data.files[0], data.manifest.shards[0]
+def test_an_index_is_written_once_and_again_for_other_records(tar):
+    path, info = tar
     open_index(path, info)
     file = path.with_suffix(SUFFIX)
     written = file.stat().st_mtime_ns
@@ -94,9 +100,8 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_index_is_made_again(make_set, kind):
-    data = make_set(5)
-    path, info = data.files[0], data.manifest.shards[0]
+def test_a_damaged_index_is_made_again(tar, kind):
+    path, info = tar
     open_index(path, info)
     file = path.with_suffix(SUFFIX)
     whole = file.read_bytes()
@@ -107,9 +112,8 @@ def test_a_damaged_index_is_made_again(make_set, kind):
     assert file.read_bytes() == whole
 
 
-def test_a_folder_that_cannot_be_written_is_indexed_elsewhere(make_set, tmp_path, monkeypatch):
-    data = make_set(5)
-    path, info = data.files[0], data.manifest.shards[0]
+def test_a_folder_that_cannot_be_written_is_indexed_elsewhere(tar, tmp_path, monkeypatch):
+    path, info = tar
     monkeypatch.setattr(os, "access", lambda folder, mode: folder != path.parent)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     want = open_index(path, info).record(path, 3)
@@ -120,21 +124,19 @@ def test_a_folder_that_cannot_be_written_is_indexed_elsewhere(make_set, tmp_path
     assert file.stat().st_mtime_ns == written
 
 
-def test_where_nothing_can_be_written_each_reader_makes_its_index(make_set, tmp_path, monkeypatch):
-    data = make_set(5)
-    path, info = data.files[0], data.manifest.shards[0]
+def test_where_nothing_can_be_written_each_reader_makes_its_index(tar, tmp_path, monkeypatch):
+    path, info = tar
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     (tmp_path / "home").write_text("a file where a folder belongs")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(
-        tar_index, "_sha256", lambda path: pytest.fail("it would be read each time")
+        tar_index, "sha256_of", lambda path: pytest.fail("it would be read each time")
     )
     assert len(open_index(path, info, verify=True)) == 5
 
 
-def test_a_tar_that_is_gone_or_cut_off_is_damage(make_set):
-    data = make_set(5)
-    path, info = data.files[0], data.manifest.shards[0]
+def test_a_tar_that_is_gone_or_cut_off_is_damage(tar):
+    path, info = tar
     open_index(path, info)
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
@@ -164,8 +166,8 @@ def test_few_tars_are_kept_open(make_set, monkeypatch):
 @pytest.fixture
 def hashed(monkeypatch):
     """The tars whose sha256 was computed; this process has warned of none."""
-    compute, listed = tar_index._sha256, []
-    monkeypatch.setattr(tar_index, "_sha256", lambda path: listed.append(path) or compute(path))
+    compute, listed = tar_index.sha256_of, []
+    monkeypatch.setattr(tar_index, "sha256_of", lambda path: listed.append(path) or compute(path))
     monkeypatch.setattr(tar_index, "_warned", set())
     return listed
 
@@ -176,9 +178,8 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(content)
 
 
-def test_the_sha256_is_computed_once_for_each_change_of_a_tar(make_set, hashed, caplog):
-    data = make_set(5)
-    path, info = data.files[0], data.manifest.shards[0]
+def test_the_sha256_is_computed_once_for_each_change_of_a_tar(tar, hashed, caplog):
+    path, info = tar
     open_index(path, info)  # such as for a tar of a cache, which was verified before
     assert hashed == []
     for _ in range(3):

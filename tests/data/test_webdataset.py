@@ -10,7 +10,7 @@ import pytest
 from tests.data.test_shards import write_tar
 from tests.refusals import refused
 from vlmtune.data.catalogue import catalogue, corpus
-from vlmtune.data.record_index import record_index
+from vlmtune.data.record_index import read_group, record_index
 from vlmtune.data.schema import MANIFEST, RecordError
 from vlmtune.data.shards import ShardSet, decode_group
 from vlmtune.data.stream import GroupStream
@@ -69,11 +69,11 @@ def test_records_are_images_with_their_captions(folder, encoded_png):
     known = corpus([ShardSet(str(folder))])
     assert list(known.captions.values()) == [(f"caption {n}",) for n in range(7)]
     index = record_index([ShardSet(str(folder))])
-    group = index[5].read()
+    group = read_group(index[5])
     assert group.texts == ("caption 5",)
     assert group.images is not None
     assert group.images[0].getpixel((0, 0)) == (5, 10, 20)
-    assert index[5].read(images=False).image_ids == group.image_ids
+    assert read_group(index[5], images=False).image_ids == group.image_ids
 
 
 def test_images_of_two_folders_with_equal_keys_have_two_ids(folder, tmp_path, encoded_png):
@@ -141,7 +141,7 @@ def test_new_and_changed_tars_are_indexed_again_whatever_their_size(folder, enco
     assert first.stat().st_size == size  # tars are padded to 10 KiB
     os.utime(first, ns=(0, first.stat().st_mtime_ns + 1))
     locations = record_index([ShardSet(str(folder))])
-    texts = [location.read().texts[0] for location in locations]
+    texts = [read_group(location).texts[0] for location in locations]
     assert texts == [f"caption {n}" for n in (13, 12, 11, 10, 4, 5, 6)]
 
 

@@ -87,7 +87,7 @@ def test_shards_and_manifest_say_what_was_built(annotations: str, tmp_path: Path
 
 def test_groups_survive_and_images_stay_as_they_are(annotations: str, tmp_path: Path) -> None:
     Corpus(annotations).build(tmp_path / "out", progress=False)
-    raws = list(read_records(tmp_path / "out" / "shard-000000.tar", 0, 3))
+    raws = list(read_records(tmp_path / "out" / "shard-000000.tar", 3))
     assert all(isinstance(raw, RawRecord) for raw in raws)
     pair = raws[2]
     assert isinstance(pair, RawRecord)

@@ -6,7 +6,6 @@ memory, which worker processes would copy: what is kept are arrays.
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,25 +16,16 @@ from vlmtune.data.tar_records import Damage, RawRecord, Shard, read_members
 from vlmtune.types import Group
 
 
-@dataclass(frozen=True)
-class RecordLocation:
-    """The shard of a record, its key, and offset and size in bytes of each member."""
-
-    shard: Shard
-    key: str
-    spans: dict[str, tuple[int, int]]
-
-    def read(self, images: bool = True) -> Group:
-        """Decodes the record, with or without its images; `RecordError` if it is damaged."""
-        located = RawRecord(self.shard, self.key, {}, self.spans)
-        try:
-            with self.shard.open("rb", buffering=0) as file:
-                raw = read_members(file.fileno(), located, images)
-        except OSError as error:
-            raise RecordError(f"cannot be read ({error.strerror})") from error
-        if isinstance(raw, Damage):
-            raise RecordError(raw.reason)
-        return decode_group(raw, images)
+def read_group(located: RawRecord, images: bool = True) -> Group:
+    """Decodes a located record, with or without its images; `RecordError` if it is damaged."""
+    try:
+        with located.shard.open("rb", buffering=0) as file:
+            raw = read_members(file.fileno(), located, images)
+    except OSError as error:
+        raise RecordError(f"cannot be read ({error.strerror})") from error
+    if isinstance(raw, Damage):
+        raise RecordError(raw.reason)
+    return decode_group(raw, images)
 
 
 class RecordIndex:
@@ -49,12 +39,13 @@ class RecordIndex:
     def __len__(self) -> int:
         return len(self._shard_of)
 
-    def __getitem__(self, number: int) -> RecordLocation:
+    def __getitem__(self, number: int) -> RawRecord:
+        """Returns a record, located but not read."""
         shard_number = self._shard_of[number]
         shard = self._shards[shard_number]
         raw = self._index.record(shard, number)
         assert isinstance(raw, RawRecord)  # no other is in it
-        return RecordLocation(raw.shard, raw.key, raw.spans)
+        return raw
 
 
 def record_index(

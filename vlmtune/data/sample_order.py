@@ -10,11 +10,12 @@ its batches in turns.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from vlmtune.data.shard_passes import ShardPasses, generator, keep_fewer
+from vlmtune.data.shard_passes import ShardPasses, generator
 from vlmtune.errors import UserError
 
 _SETS, _SHARDS, _WINDOW = range(3)  # each purpose has separate random numbers
@@ -220,7 +221,8 @@ class EpochOrder:
             for number, rest in enumerate(rests.tolist()):
                 phase = rng.integers(max(rest, 1))
                 self._phases[number] = int(phase)
-        self._known: dict[int, np.ndarray] = {}
+        # A batch lies in two windows at most.
+        self._entries = lru_cache(2)(self._window_entries)
 
     def entries(self, positions: range) -> list[Entry]:
         """Returns what stands at consecutive positions.
@@ -261,14 +263,8 @@ class EpochOrder:
         in_order = distinct[np.argsort(first)]
         return [divmod(number, width) for number in in_order.tolist()]
 
-    def _entries(self, number: int) -> np.ndarray:
-        """The entries of a window, (n, 3); a batch may need two of them."""
-        if number not in self._known:
-            keep_fewer(self._known, 2)  # a batch lies in two windows at most
-            self._known[number] = self._window_entries(number)
-        return self._known[number]
-
     def _window_entries(self, number: int) -> np.ndarray:
+        """The entries of a window, (n, 3)."""
         first = number * self._window
         last = min(first + self._window, self.total)
         if self._key is None:

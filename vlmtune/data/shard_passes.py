@@ -4,7 +4,7 @@ In: counts of records and a key. Out: the shard and the record of each number. N
 """
 
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 
@@ -26,7 +26,8 @@ class ShardPasses:
         self._counts = np.asarray(counts, np.int64)
         self._key = key
         self._total = int(self._counts.sum())
-        self._known: dict[int, tuple[np.ndarray, np.ndarray, int]] = {}
+        # A window of a small set spans several passes.
+        self._pass = lru_cache(PASSES)(self._new_pass)
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns shards and records of numbers, which count on from one pass to the next.
@@ -50,29 +51,19 @@ class ShardPasses:
             records[mine] = positions - starts
         return shards, records
 
-    def _pass(self, number: int) -> tuple[np.ndarray, np.ndarray, int]:
+    def _new_pass(self, number: int) -> tuple[np.ndarray, np.ndarray, int]:
         """The order of the shards, where each ends in it, and the record to start at."""
-        if number not in self._known:
-            order = np.arange(len(self._counts))
-            rotation = 0
-            if self._key is not None:
-                rng = generator(*self._key, number)
-                order = rng.permutation(len(order))
-                # Else the last records of each pass would be those that an epoch leaves out.
-                rotation = int(rng.integers(self._total))
-            ends = np.cumsum(self._counts[order])
-            keep_fewer(self._known, PASSES)  # a window of a small set spans several passes
-            self._known[number] = (order, ends, rotation)
-        return self._known[number]
+        order = np.arange(len(self._counts))
+        rotation = 0
+        if self._key is not None:
+            rng = generator(*self._key, number)
+            order = rng.permutation(len(order))
+            # Else the last records of each pass would be those that an epoch leaves out.
+            rotation = int(rng.integers(self._total))
+        ends = np.cumsum(self._counts[order])
+        return order, ends, rotation
 
 
 def generator(*key: int) -> np.random.Generator:
     """Returns a generator for a key, e.g. (seed, epoch, purpose, ...); each key has one."""
     return np.random.default_rng(np.random.SeedSequence(key))
-
-
-def keep_fewer(known: dict[int, Any], most: int) -> None:
-    """Removes the oldest values until there are fewer than `most`."""
-    while len(known) >= most:
-        oldest = next(iter(known))
-        del known[oldest]

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -92,7 +92,7 @@ def numbered_rows(path: Path) -> Iterator[NumberedRow]:
         )
     with reading(path, "a table"):
         if path.is_dir():
-            yield from _rows(_folder(path))
+            yield from _numbered(_folder(path))
         else:
             yield from _READERS[path.suffix.lower()](regular(path))
 
@@ -110,20 +110,12 @@ def column_names(path: Path) -> list[str]:
     return list(names)
 
 
-class _Unreadable(NamedTuple):
-    """A row that cannot be read, and why."""
-
-    reason: str
-
-
-def _rows(cells: Iterable[Any]) -> Iterator[NumberedRow]:
-    for number, row in enumerate(cells, start=1):
-        yield f"row {number}", _object(row)
+def _numbered(rows: Iterable[Cells | str]) -> Iterator[NumberedRow]:
+    for number, row in enumerate(rows, start=1):
+        yield f"row {number}", row
 
 
 def _object(row: Any) -> Cells | str:
-    if isinstance(row, _Unreadable):
-        return row.reason
     if isinstance(row, dict):
         return row
     return f"{str(row)[:40]!r} instead of an object"
@@ -182,11 +174,11 @@ def _json(path: Path) -> Iterator[NumberedRow]:
             "build coco` or `vlmtune build karpathy`"
         )
     rows = content.values() if isinstance(content, dict) else content
-    yield from _rows(rows)
+    yield from _numbered(map(_object, rows))
 
 
 def _columnar(path: Path) -> Iterator[NumberedRow]:
-    yield from _rows(_columnar_rows(path))
+    yield from _numbered(_columnar_rows(path))
 
 
 def _columnar_rows(path: Path) -> Iterator[Cells]:
@@ -246,7 +238,7 @@ def source_files(path: Path) -> list[Path]:
     return [file for file in beside if file.is_file()]
 
 
-def _folder(path: Path) -> Iterator[Cells | _Unreadable]:
+def _folder(path: Path) -> Iterator[Cells | str]:
     if not is_dataset(path) and next(path.rglob("*.parquet"), None) is None:
         yield from _image_folder(path)
         return
@@ -265,7 +257,7 @@ def _images(path: Path) -> list[Path]:
     return sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
 
 
-def _image_folder(path: Path) -> Iterator[Cells | _Unreadable]:
+def _image_folder(path: Path) -> Iterator[Cells | str]:
     files = _images(path)
     if not files:
         raise UserError(
@@ -285,6 +277,6 @@ def _image_folder(path: Path) -> Iterator[Cells | _Unreadable]:
             if sidecar.is_file():
                 row |= read_json(sidecar, "a JSON object", shape=dict[str, Any])
         except UserError as error:
-            yield _Unreadable(str(error))
+            yield str(error)
             continue
         yield {**row, "image": name.as_posix()}

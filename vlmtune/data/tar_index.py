@@ -35,7 +35,7 @@ import numpy as np
 from vlmtune.data.schema import ShardInfo
 from vlmtune.data.tar_records import Damage, RawRecord, Shard, locate_records, read_members
 from vlmtune.errors import UserError
-from vlmtune.storage.files import regular, write_atomically
+from vlmtune.storage.files import regular, sha256_of, write_atomically
 from vlmtune.storage.remote.folder import RemoteFile, RemoteFolder
 
 VERSION = 4
@@ -102,7 +102,7 @@ def pack(records: Iterable[tuple[str, Mapping[str, tuple[int, int]]]]) -> TarInd
 def make_index(shard: Path, records: int) -> TarIndex:
     """Reads the headers of a tar; records that cannot be found are `Damage`."""
     located = []
-    for record in locate_records(shard, 0, records):
+    for record in locate_records(shard, records):
         spans = record.spans if isinstance(record, RawRecord) else {record.reason: (-1, 0)}
         located.append((record.key, spans))
     return pack(located)
@@ -155,7 +155,7 @@ def _new(shard: Path, info: ShardInfo, key: str, verify: bool) -> tuple[TarIndex
     has_damage = (index.spans[:, 0] < 0).any()
     if path is None or has_damage:
         return index, ""
-    sha256 = _sha256(shard) if verify else ""  # it reads the whole tar, which nobody else needs
+    sha256 = sha256_of(shard) if verify else ""  # it reads the whole tar, which nobody else needs
     arrays = {"key": np.array(key), "sha256": np.array(sha256), **vars(index)}
     # On a full disk each reader makes it again. numpy adds a suffix to a path, not to a file.
     with suppress(UserError), write_atomically(path) as temporary, temporary.open("wb") as file:
@@ -191,11 +191,6 @@ def _alone(shard: Path) -> Iterator[None]:
 
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _sha256(shard: Path) -> str:
-    with shard.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read(path: Path, key: str) -> tuple[TarIndex, str] | None:

@@ -87,7 +87,7 @@ def _index(folder: Path) -> Manifest:
             state = hashlib.sha256()
             records = 0
             images = 0
-            for raw in read_records(tar, 0, None, images=False):
+            for raw in read_records(tar, images=False):
                 records += 1
                 if isinstance(raw, Damage):
                     unusable.append(raw)

@@ -59,19 +59,19 @@ class Damage:
 
 
 def read_records(
-    shard: Shard, first: int, last: int | None, images: bool = True
+    shard: Shard, count: int | None = None, images: bool = True
 ) -> Iterator[RawRecord | Damage]:
-    """Yields records `first` to `last` (exclusive) of a tar: always `last - first` items.
+    """Yields the first records of a tar: always `count` items.
 
     An unusable record (the tar ends early, a member is a link or its path leaves the tar) comes as
     `Damage`, so that every other record keeps its position. Without `images` only the texts are
-    read. With `last` None all records come, and one `Damage` for an unreadable rest.
+    read. Without `count` all records come, and one `Damage` for an unreadable rest.
     """
     # Members are read at their offsets, through a file of their own: seeking in the one that
     # `tarfile` reads would lose its place.
     file: BinaryIO | None = None
     with contextlib.ExitStack() as stack:
-        for record in locate_records(shard, first, last):
+        for record in locate_records(shard, count):
             if isinstance(record, RawRecord):
                 file = file or stack.enter_context(shard.open("rb", buffering=0))
                 yield read_members(file.fileno(), record, images)
@@ -79,22 +79,22 @@ def read_records(
                 yield record
 
 
-def locate_records(shard: Shard, first: int, last: int | None) -> Iterator[RawRecord | Damage]:
+def locate_records(shard: Shard, count: int | None) -> Iterator[RawRecord | Damage]:
     """Yields records as `read_records` does, but reads none of their members."""
-    done = first
+    done = 0
     rest = 0
     reason = "the tar ends early"
     try:
         with shard.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             records = group_by_keys(_members(tar))
-            for record in islice(records, first, last):
+            for record in islice(records, count):
                 yield _located(shard, record)
                 done += 1
     except (OSError, tarfile.TarError, ValueError, OverflowError) as error:
         reason = f"the tar is unreadable from somewhere on: {error}"
         rest = 1
-    if last is not None:
-        rest = last - done
+    if count is not None:
+        rest = count - done
     for _ in range(rest):
         yield Damage(shard, "-", reason)
 

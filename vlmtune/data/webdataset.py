@@ -20,14 +20,10 @@ from vlmtune.types import Group
 _IMAGE = re.compile(rf"(?!\d+\.)(?:.*\.)?(?:{'|'.join(EXTENSIONS)})")  # "jpg", not "0.jpg"
 
 
-def is_sample(raw: RawRecord) -> bool:
-    """Tells whether a record is of others: our images are called 0.jpg, 1.jpg, ..."""
-    return any(_IMAGE.fullmatch(name) for name in raw.spans)
-
-
 def decode_header(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
     """Returns a record's group without images, and its image files; `RecordError` if damaged."""
-    if is_sample(raw):
+    # Our images are called 0.jpg, 1.jpg, ...
+    if any(_IMAGE.fullmatch(name) for name in raw.spans):
         return decode_sample(raw)
     if "json" not in raw.members:
         raise RecordError("has no json, or no image")

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from vlmtune.data.catalogue import corpus_digest
 from vlmtune.data.group_changes import BatchNeighbours
-from vlmtune.data.record_index import RecordIndex, record_index
+from vlmtune.data.record_index import RecordIndex, read_group, record_index
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.tar_records import Damage
@@ -117,7 +117,7 @@ class MinedNeighbours(BatchNeighbours):
                 present.add(number)
                 record = self._index[number]
                 try:
-                    neighbour = record.read(images)
+                    neighbour = read_group(record, images)
                 except RecordError as error:
                     damage = Damage(record.shard, record.key, str(error))
                     damaged.append(str(damage))

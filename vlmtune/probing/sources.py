@@ -254,7 +254,7 @@ def _of_shards(path: Path | str, labels: str | None) -> Iterator[Listed]:
     damaged = 0
     files = ShardSet(path).files if isinstance(path, str) else sorted(path.glob("*.tar"))
     for file in files:
-        for raw in read_records(file, 0, None):
+        for raw in read_records(file):
             if isinstance(raw, Damage):
                 damaged += 1
                 continue

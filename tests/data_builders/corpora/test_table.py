@@ -277,9 +277,7 @@ def test_a_folder_of_any_kind_of_image_is_built_and_one_bad_sidecar_is_listed(tm
     assert manifest.records == 4
     assert manifest.counts["skipped: unreadable row"] == 1
     assert "row 4 of" in capsys.readouterr().err
-    groups = [
-        decode_group(raw) for raw in read_records(next((tmp_path / "out").glob("*.tar")), 0, 4)
-    ]
+    groups = [decode_group(raw) for raw in read_records(next((tmp_path / "out").glob("*.tar")), 4)]
     decoded = {group.texts[0]: group.images[0] for group in groups}
     want = Image.open(folder / "1.bmp").convert("RGB")
     assert decoded["BMP"].tobytes() == want.tobytes()
