@@ -4,6 +4,7 @@ In: embeddings or scores of this rank's batch, and its `ShardLayout`. Out: a `Sc
 Never: scores over the network if embeddings are enough; memory grows with N, not with its square.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from jaxtyping import Float
@@ -13,7 +14,15 @@ from torch.nn.functional import normalize, pad
 from vlmtune.adapters.base import DualAdapter, inner_products
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.training.shard_layout import ShardLayout
-from vlmtune.types import PhraseScores, Pooled, PooledTokens, Scores, ScoreShard, Targets
+from vlmtune.types import (
+    Embedded,
+    PhraseScores,
+    Pooled,
+    PooledTokens,
+    Scores,
+    ScoreShard,
+    Targets,
+)
 
 Embeddings = Pooled | PooledTokens
 
@@ -139,36 +148,34 @@ def gather_all(shard: ScoreShard, group: ProcessGroup) -> tuple[Scores, Targets]
         # The columns know the embeddings of all images, the rows those of all texts.
         images = shard.columns.embedded
         embedded = replace(embedded, image=images.image, image_tokens=images.image_tokens)
-    reference = rows.reference
-    if reference is not None:
-        reference = group.gather(reference)
-    teacher = rows.teacher
-    if teacher is not None:
-        teacher = Scores(group.gather(teacher.values), group.gather(teacher.computed))
-    values = group.gather(rows.values)
-    computed = group.gather(rows.computed)
-    targets = shard.row_targets.map(group.gather)
-    return Scores(values, computed, embedded, reference, teacher), targets
+    return _changed(rows, embedded, group.gather), shard.row_targets.map(group.gather)
 
 
 def local_scores(shard: ScoreShard) -> tuple[Scores, Targets]:
     """Returns the scores and targets of the rank's images against its own texts."""
     start = shard.column_start
-    width = shard.columns.values.shape[1]
-    columns = slice(start, start + width)
+    stop = start + shard.columns.values.shape[1]
     rows = shard.rows
     embedded = rows.embedded
     if embedded is not None and shard.columns.embedded is not None:
         # The columns know the rank's own texts, the rows all texts.
         texts = shard.columns.embedded
         embedded = replace(embedded, text=texts.text, text_tokens=texts.text_tokens)
-    reference = rows.reference
+
+    def within(matrix: Tensor) -> Tensor:
+        return matrix[:, start:stop]
+
+    return _changed(rows, embedded, within), shard.row_targets.map(within)
+
+
+def _changed(
+    scores: Scores, embedded: Embedded | None, change: Callable[[Tensor], Tensor]
+) -> Scores:
+    """The scores with `change` applied to each matrix, and with these embeddings."""
+    reference = scores.reference
     if reference is not None:
-        reference = reference[:, columns]
-    teacher = rows.teacher
+        reference = change(reference)
+    teacher = scores.teacher
     if teacher is not None:
-        teacher = Scores(teacher.values[:, columns], teacher.computed[:, columns])
-    values = rows.values[:, columns]
-    computed = rows.computed[:, columns]
-    targets = shard.row_targets.map(lambda matrix: matrix[:, columns])
-    return Scores(values, computed, embedded, reference, teacher), targets
+        teacher = Scores(change(teacher.values), change(teacher.computed))
+    return Scores(change(scores.values), change(scores.computed), embedded, reference, teacher)

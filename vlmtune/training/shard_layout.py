@@ -15,7 +15,7 @@ from torch import Tensor
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.types import Batch, Targets
 
-Entries = list[tuple[int, int]]
+Entries = list[list[int]]
 """Row and column of each True entry of a matrix."""
 
 
@@ -126,16 +126,12 @@ def _columns(
 def _rank_targets(batch: Batch) -> RankTargets:
     # The copy on the CPU: there is nothing to wait for.
     targets = batch.targets.on_cpu()
-    same_group = _entries(targets.same_group)
+    same_group = targets.same_group.nonzero().tolist()
     mined_negatives = None
     if targets.mined_negatives is not None:
-        mined_negatives = _entries(targets.mined_negatives)
+        mined_negatives = targets.mined_negatives.nonzero().tolist()
     ids = (batch.text_ids, batch.true_ids, batch.exhaustive)
     return RankTargets(*ids, same_group, mined_negatives)
-
-
-def _entries(matrix: Bool[Tensor, "rows columns"]) -> Entries:
-    return [(row, column) for row, column in matrix.nonzero().tolist()]
 
 
 def _placed(
@@ -147,10 +143,10 @@ def _placed(
     for row, true_ids in enumerate(targets.true_ids, row_start):
         for name in true_ids:
             for column in columns_of.get(name, ()):
-                truth.append((row, column))
+                truth.append([row, column])
 
     def placed(entries: Entries) -> Entries:
-        return [(row_start + row, column_of[text]) for row, text in entries]
+        return [[row_start + row, column_of[text]] for row, text in entries]
 
     mined_negatives = None
     if targets.mined_negatives is not None:
