@@ -1,6 +1,9 @@
 """A data folder, a mirror on loopback, and a source whose benchmark reads what comes."""
 
+import io
 import json
+import tarfile
+import zipfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -82,6 +85,26 @@ def declare(name: str, **facts: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(usual | facts), encoding="utf-8")
     sources.cache_clear()
+
+
+def zipped(members: dict[str, str | bytes]) -> bytes:
+    """A zip with members by name."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+    return file.getvalue()
+
+
+def tarred(members: dict[str, str]) -> bytes:
+    """A compressed tar with members by name."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for name, text in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return file.getvalue()
 
 
 def picture(path: Path, colour: int = 90) -> Path:

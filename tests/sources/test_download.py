@@ -1,10 +1,7 @@
 import functools
 import gzip
 import hashlib
-import io
 import json
-import tarfile
-import zipfile
 from pathlib import Path
 
 import pyarrow
@@ -22,6 +19,8 @@ from tests.sources.conftest import (
     publish,
     rows,
     single_images,
+    tarred,
+    zipped,
 )
 from tests.tiny import write_model
 from vlmtune.benchmarks.base import Benchmark
@@ -38,28 +37,17 @@ DATA_FOLDER = Path("data")
 PNG = b"\x89PNG"
 NEW = f"git:{hashlib.sha1(b'blob 3' + bytes(1) + b'new', usedforsecurity=False).hexdigest()}"
 ARCHIVE = "https://host.example/set.archive"
+NEWER = "https://host.example/newer.archive"
 
 
 def download(*names, whole=False, **options):
     downloads.download(orders(names, whole), patience=SOON, **options)
 
 
-def zipped(**members):
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, text in members.items():
-            archive.writestr(name.replace("__", "/"), text)
-    return file.getvalue()
-
-
-def tarred(**members):
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w:gz") as archive:
-        for name, text in members.items():
-            info = tarfile.TarInfo(name.replace("__", "/"))
-            info.size = len(text)
-            archive.addfile(info, io.BytesIO(text.encode()))
-    return file.getvalue()
+def provide(server, packed, address=ARCHIVE, name="set", **facts):
+    """Publishes an archive, and declares the source that it is the only file of."""
+    publish(server, address, packed)
+    declare(name, files=[{"url": address, "path": name, "unpack": "zip"} | facts])
 
 
 def test_a_benchmark_reads_what_came(mirror):
@@ -130,10 +118,8 @@ def test_a_name_in_a_file_leads_to_no_other_folder(mirror):
 
 @pytest.mark.parametrize(("kind", "pack"), [("zip", zipped), ("tar", tarred)])
 def test_an_archive_is_unpacked_and_removed(mirror, kind, pack):
-    members = {"Set__a__1.txt": "one", "Set__b.txt": "two", "Set__c.bin": "three"}
-    publish(mirror, ARCHIVE, pack(**members))
-    file = {"url": ARCHIVE, "path": "set", "unpack": kind, "members": "*.txt", "strip": 1}
-    declare("set", files=[file])
+    members = {"Set/a/1.txt": "one", "Set/b.txt": "two", "Set/c.bin": "three"}
+    provide(mirror, pack(members), unpack=kind, members="*.txt", strip=1)
     download("set")
     assert content() == {"set/a/1.txt": b"one", "set/b.txt": b"two"}
     assert list(Path("data/.downloads/archives").iterdir()) == []
@@ -147,8 +133,8 @@ def test_an_archive_is_unpacked_and_removed(mirror, kind, pack):
 
 @pytest.mark.parametrize(("kind", "pack"), [("zip", zipped), ("tar", tarred)])
 def test_no_member_leaves_its_folder(mirror, kind, pack):
-    publish(mirror, ARCHIVE, pack(**{"..__..__evil.txt": "x", "__evil.txt": "x", "good.txt": "y"}))
-    declare("set", files=[{"url": ARCHIVE, "path": "set", "unpack": kind}])
+    members = {"../../evil.txt": "x", "/evil.txt": "x", "good.txt": "y"}
+    provide(mirror, pack(members), unpack=kind)
     download("set")
     assert content() == {"set/good.txt": b"y"}
     assert not list(Path().rglob("evil.txt"))
@@ -157,24 +143,19 @@ def test_no_member_leaves_its_folder(mirror, kind, pack):
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 and no more", b"text"])
 @pytest.mark.parametrize(("kind", "pack"), [("zip", zipped), ("tar", tarred)])
 def test_a_damaged_archive_is_one_line_and_comes_again(mirror, kind, pack, damage):
-    publish(mirror, ARCHIVE, damage)
-    declare("set", files=[{"url": ARCHIVE, "path": "set", "unpack": kind}])
+    provide(mirror, damage, unpack=kind)
     with refused("expected all files of set"):
         download("set")
     assert content() == {}
-    publish(mirror, ARCHIVE, pack(**{"a.txt": "one"}))
+    publish(mirror, ARCHIVE, pack({"a.txt": "one"}))
     download("set")
     assert content() == {"set/a.txt": b"one"}
 
 
 def test_a_new_version_of_an_archive_replaces_members_of_the_same_size(mirror):
-    file = {"url": ARCHIVE, "path": "set", "unpack": "zip"}
-    publish(mirror, ARCHIVE, zipped(**{"a.txt": "one"}))
-    declare("set", files=[file])
+    provide(mirror, zipped({"a.txt": "one"}))
     download("set")
-    newer = "https://host.example/newer.archive"
-    publish(mirror, newer, zipped(**{"a.txt": "two"}))
-    declare("set", files=[file | {"url": newer}])
+    provide(mirror, zipped({"a.txt": "two"}), NEWER)
     download("set")
     assert content() == {"set/a.txt": b"two"}
 
@@ -200,18 +181,16 @@ def test_a_conversion_runs_once_and_again_where_its_files_changed(mirror):
 
 def test_what_is_damaged_inside_is_told_and_comes_again(mirror):
     """The checksum of gzip is behind the content, and a tar may be cut between two members."""
-    whole = gzip.decompress(tarred(**{"a.txt": "one", "b.txt": "two"}))
+    whole = gzip.decompress(tarred({"a.txt": "one", "b.txt": "two"}))
     flipped = bytearray(gzip.compress(whole, compresslevel=0))
     flipped[flipped.index(b"one")] ^= 1
     cut = whole[: whole.index(b"b.txt")]
-    declare("set", files=[{"url": ARCHIVE, "path": "set", "unpack": "tar"}])
     for damaged, why in ((cut, "without its end"), (bytes(flipped), "CRC check failed")):
-        publish(mirror, ARCHIVE, damaged)
+        provide(mirror, damaged, unpack="tar")
         with refused(f"expected a whole tar archive.*{why}"):
             download("set")
     # Another archive that comes meanwhile does not make the members of this one a person's.
-    publish(mirror, f"{HOST}/other.zip", zipped(**{"c.txt": "three"}))
-    declare("other", files=[{"url": f"{HOST}/other.zip", "path": "other", "unpack": "zip"}])
+    provide(mirror, zipped({"c.txt": "three"}), f"{HOST}/other.zip", "other")
     download("other")
     publish(mirror, ARCHIVE, whole)
     download("set")
@@ -220,9 +199,7 @@ def test_what_is_damaged_inside_is_told_and_comes_again(mirror):
 
 def test_a_killed_unpack_knows_its_members(mirror, monkeypatch):
     """Also where the next run finds a new version of the source."""
-    file = {"url": ARCHIVE, "path": "set", "unpack": "zip"}
-    publish(mirror, ARCHIVE, zipped(**{"a.txt": "one", "b.txt": "two"}))
-    declare("set", files=[file])
+    provide(mirror, zipped({"a.txt": "one", "b.txt": "two"}))
 
     def killed(*arguments):
         raise KeyboardInterrupt
@@ -231,9 +208,7 @@ def test_a_killed_unpack_knows_its_members(mirror, monkeypatch):
         patch.setattr(Ledger, "note_members", killed)
         with pytest.raises(KeyboardInterrupt):
             download("set")
-    newer = "https://host.example/newer.archive"
-    publish(mirror, newer, zipped(**{"a.txt": "uno", "b.txt": "due"}))
-    declare("set", files=[file | {"url": newer}])
+    provide(mirror, zipped({"a.txt": "uno", "b.txt": "due"}), NEWER)
     download("set")
     assert content() == {"set/a.txt": b"uno", "set/b.txt": b"due"}
 
@@ -243,8 +218,7 @@ def test_files_of_a_person_stay_beside_and_under_what_comes(mirror):
     own.parent.mkdir(parents=True)
     own.write_text("mine")
     own.with_name("notes.md").write_text("mine")
-    publish(mirror, ARCHIVE, zipped(**{"a.txt": "one", "b.txt": "two"}))
-    declare("set", files=[{"url": ARCHIVE, "path": "set", "unpack": "zip"}])
+    provide(mirror, zipped({"a.txt": "one", "b.txt": "two"}))
     with refused("data/set/a.txt, got a file that vlmtune did not write: move it away"):
         download("set")
     assert own.read_text() == "mine"
@@ -311,7 +285,7 @@ def test_a_file_by_hand_is_taken_from_a_folder(mirror, capsys):
     assert "set.zip of set: a person has to get it" in shown.err
     fetched = Path("fetched")
     fetched.mkdir()
-    (fetched / "set.zip").write_bytes(zipped(**{"a.txt": "one"}))
+    (fetched / "set.zip").write_bytes(zipped({"a.txt": "one"}))
     assert main(["download", "set", "--from", "fetched"]) == 0
     assert content() == {"set/a.txt": b"one"}
     assert (fetched / "set.zip").exists()
@@ -393,9 +367,8 @@ def test_only_what_a_reader_needs_is_fetched(mirror):
 def test_the_archive_of_all_images_takes_the_place_of_single_ones(mirror):
     pictures = {}
     for number in range(4):
-        pictures[f"images__{number:012d}.jpg"] = picture(Path("made.jpg"), number).read_bytes()
-    publish(mirror, ARCHIVE, zipped(**pictures))
-    declare("all", files=[{"url": ARCHIVE, "path": "toy", "unpack": "zip"}])
+        pictures[f"images/{number:012d}.jpg"] = picture(Path("made.jpg"), number).read_bytes()
+    provide(mirror, zipped(pictures), name="all", path="toy")
     declare_toy(mirror, images=[single_images(whole="all")])
     download("toy", whole=True)
     assert len(content()) == 5

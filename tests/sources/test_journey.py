@@ -10,14 +10,13 @@ import random
 import signal
 import tarfile
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.faulty_server import FaultyServer
 from tests.forks import command, status
-from tests.sources.conftest import content, publish, redeclare
+from tests.sources.conftest import content, publish, redeclare, zipped
 from tests.tiny import write_model
 from vlmtune.benchmarks.crepe_productivity import CrepeProductivity
 from vlmtune.benchmarks.crepe_systematicity import CrepeSystematicity
@@ -47,12 +46,11 @@ def file_of(name: str, start: str) -> SourceFile:
 
 def publish_zip(server: FaultyServer, file: SourceFile, folder: Path, below: str) -> None:
     """Publishes the files of a folder as members below `below`."""
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as written:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file():
-                written.write(path, f"{below}/{path.relative_to(folder)}")
-    publish(server, file.urls[0], archive.getvalue())
+    members = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            members[f"{below}/{path.relative_to(folder)}"] = path.read_bytes()
+    publish(server, file.urls[0], zipped(members))
 
 
 def publish_all(server: FaultyServer) -> None:

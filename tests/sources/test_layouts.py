@@ -7,8 +7,6 @@ are in test_journey and test_download.
 import io
 import json
 import re
-import tarfile
-import zipfile
 from pathlib import Path
 
 import pyarrow
@@ -16,7 +14,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from tests.sources.conftest import SOON, picture, publish, redeclare
+from tests.sources.conftest import SOON, picture, publish, redeclare, tarred, zipped
 from vlmtune.benchmarks.color_swap import ColorSwap
 from vlmtune.sources import downloads
 from vlmtune.sources.addresses import HAND, file_name
@@ -62,26 +60,16 @@ def color_swap():
     """An archive within an archive."""
     made = Path("made")
     ColorSwap.fixture(made)
-    inner, outer = io.BytesIO(), io.BytesIO()
-    with zipfile.ZipFile(inner, "w") as archive:
-        for path in sorted(made.rglob("*.png")):
-            archive.write(path, path.relative_to(made))
-    with zipfile.ZipFile(outer, "w") as archive:
-        text = next(made.glob("*.json")).read_text()
-        archive.writestr("data/test.json", re.sub(r'"(\d_\d.png)"', r'"images/\1"', text))
-        archive.writestr("data/images.zip", inner.getvalue())
-    return outer.getvalue()
+    images = {str(path.relative_to(made)): path.read_bytes() for path in made.rglob("*.png")}
+    text = next(made.glob("*.json")).read_text()
+    rows = re.sub(r'"(\d_\d.png)"', r'"images/\1"', text)
+    return zipped({"data/test.json": rows, "data/images.zip": zipped(images)})
 
 
 def whats_up():
     """One archive for all three: the mirror has one path for all files of Google Drive."""
-    written = io.BytesIO()
-    with tarfile.open(fileobj=written, mode="w:gz") as archive:
-        for folder in ("controlled_images", "controlled_clevr", "vg_images"):
-            info = tarfile.TarInfo(f"{folder}/x")
-            info.size = 7
-            archive.addfile(info, io.BytesIO(b"content"))
-    return written.getvalue()
+    folders = ("controlled_images", "controlled_clevr", "vg_images")
+    return tarred({f"{folder}/x": "content" for folder in folders})
 
 
 SPECIAL = {
@@ -100,16 +88,8 @@ def archive_of(file):
     name = name.replace("*", "x")
     while name.count("/") < file.strip:
         name = f"x/{name}"
-    written = io.BytesIO()
-    if file.unpack == "zip":
-        with zipfile.ZipFile(written, "w") as archive:
-            archive.writestr(name, "content")
-    else:
-        with tarfile.open(fileobj=written, mode="w:gz") as archive:
-            info = tarfile.TarInfo(name)
-            info.size = 7
-            archive.addfile(info, io.BytesIO(b"content"))
-    return written.getvalue()
+    pack = zipped if file.unpack == "zip" else tarred
+    return pack({name: "content"})
 
 
 @pytest.mark.parametrize("name", WITH_FILES)

@@ -178,14 +178,6 @@ def test_a_server_that_drips_is_given_up(downloader, tmp_path, monkeypatch):
     assert not accept.is_alive()
 
 
-def test_a_slow_server_is_given_up(downloader, mirror, name, tmp_path, monkeypatch):
-    monkeypatch.setattr(transfer, "WINDOW", -1.0)
-    monkeypatch.setattr(transfer, "SLOWEST", -1e12)
-    mirror.ranges = False
-    with pytest.raises(DownloadError, match="slower"):
-        downloader.fetch(wanted(tmp_path))
-
-
 @pytest.mark.parametrize(
     "page",
     [

@@ -123,8 +123,7 @@ class Downloader:
                 raise
             except _BrokenError as error:
                 # What came is kept: the next try adds the rest.
-                reason, least = str(error), error.retry_after
-                reached = not isinstance(error, _UnreachableError)
+                reason, least, reached = str(error), error.retry_after, error.reached
             except DownloadError as error:
                 _forget(part)
                 reason = str(error)
@@ -184,15 +183,12 @@ class Downloader:
 
 
 class _BrokenError(DownloadError):
-    """A try that another one may continue."""
+    """A try that another one may continue; `reached` says whether the server answered."""
 
-    def __init__(self, reason: str, retry_after: float = 0.0) -> None:
+    def __init__(self, reason: str, retry_after: float = 0.0, reached: bool = True) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
-
-
-class _UnreachableError(_BrokenError):
-    """A try without an answer."""
+        self.reached = reached
 
 
 def _write(
@@ -231,9 +227,8 @@ def _network_errors() -> Iterator[None]:
     # The URL of a redirect that cannot be parsed is a plain ValueError.
     except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
         # The text of the error has the whole URL, which may hold a key.
-        raise _UnreachableError(
-            f"the connection to its server failed ({type(error).__name__})"
-        ) from None
+        reason = f"the connection to its server failed ({type(error).__name__})"
+        raise _BrokenError(reason, reached=False) from None
 
 
 def _problem(
