@@ -11,7 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import yaml
 from torch.optim import Optimizer
 
 from vlmtune.cli.option_names import given_options
@@ -143,12 +142,6 @@ def _sets(content: Any, parts: Sequence[str]) -> bool:
 
 def _has_class(path: str) -> bool:
     """Whether the `model` of a config is a class; a config that cannot be read fails later."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        content = yaml.safe_load(text) or {}
-        model = content.get("model")
-    except (OSError, ValueError, AttributeError, yaml.YAMLError):
-        return False
-    if isinstance(model, dict):
-        return "class_path" in model
-    return isinstance(model, str)
+    content = _content(path)
+    model = content.get("model") if isinstance(content, dict) else None
+    return isinstance(model, str) or _sets(model, ["class_path"])
