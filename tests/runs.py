@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
+import yaml
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
@@ -13,12 +14,20 @@ from vlmtune.adapters import Adapter, MMAdapter
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.fit import NOISE
+from vlmtune.config import ROOT, Configured, instantiate
 from vlmtune.data import ShardDataModule, ShardSet
 from vlmtune.objectives import Objective, PairBCE
 from vlmtune.training.module import AdaptationModule
 
+T = TypeVar("T", bound=Configured)
 # What Lightning says of tiny runs on a CPU.
 QUIET = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+
+
+def plugin_of(kind: str, stem: str, base: type[T]) -> T:
+    """The plug-in of a YAML in configs/plugins."""
+    path = ROOT / "configs/plugins" / kind / f"{stem}.yaml"
+    return instantiate(yaml.safe_load(path.read_text()), base)
 
 
 class Killed(Exception):

@@ -6,20 +6,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
-import yaml
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.adapters.families import backbone
 from tests.collectives import Collectives, difference
 from tests.ranks import run_ranks
-from tests.runs import QUIET, fit
+from tests.runs import QUIET, fit, plugin_of
 from tests.runs import module as module_of
 from tests.tiny import write_cola
 from tests.toy import groups
@@ -30,7 +28,7 @@ from tests.training.test_signals import stops
 from vlmtune.adapters import Adapter, FullFineTuning, FusionTuning, LinearProbe, MMAdapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.cola_multi import ColaMulti
-from vlmtune.config import instantiate
+from vlmtune.config import stems
 from vlmtune.data.collate import collate
 from vlmtune.data.noun_phrases import NounPhrases
 from vlmtune.errors import UserError
@@ -43,20 +41,11 @@ from vlmtune.types import Group
 
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
 
-PLUGINS = Path(__file__).parents[2] / "configs/plugins"
 PLUGIN_KINDS = [
     "pairs",
     *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("objectives", "adapters")),
 ]
 FUSED = ("matching", "fusion_tuning")
-
-
-def made_of(kind, stem, base):
-    return instantiate(yaml.safe_load((PLUGINS / kind / f"{stem}.yaml").read_text()), base)
-
-
-def stems(kind):
-    return sorted(path.stem for path in (PLUGINS / kind).glob("*.yaml"))
 
 
 # What the records of a batch hold, by a letter each.
@@ -149,7 +138,7 @@ def module(adapter, objectives, pairs=None, family="open_clip", teacher=None):
 
 def objectives(folder):
     for stem in stems("objectives"):
-        objective = made_of("objectives", stem, Objective)
+        objective = plugin_of("objectives", stem, Objective)
         teacher = str(folder) if "teacher" in objective.needs else None
         # What trains only some weights needs company: DDP has no gradient of the others.
         company = [InfoNCE()] if objective.regulariser else []
@@ -162,7 +151,7 @@ def objectives(folder):
 
 def adapters(folder):
     for stem in stems("adapters"):
-        adapter = made_of("adapters", stem, Adapter)
+        adapter = plugin_of("adapters", stem, Adapter)
         objective = PairBCE() if adapter.joint else InfoNCE()
         family = "flava" if stem in FUSED else "open_clip"
         if stem != "zero_shot":  # trains nothing
@@ -171,8 +160,8 @@ def adapters(folder):
 
 def pairs(folder):
     for stem in stems("pairs"):
-        policy = made_of("pairs", stem, PairPolicy)
-        eqsim = made_of("objectives", "eqsim", Objective)
+        policy = plugin_of("pairs", stem, PairPolicy)
+        eqsim = plugin_of("objectives", "eqsim", Objective)
         yield stem, module(joint(), [PairBCE(), eqsim], policy)
 
 

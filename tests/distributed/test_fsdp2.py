@@ -42,8 +42,8 @@ def ways():
     return ("ddp", FSDP2())
 
 
-def each_way(rank, adapter, model, corpus, folder, stems):
-    options = {"stems": stems, "devices": 2}
+def each_way(rank, adapter, model, corpus, folder, pattern):
+    options = {"pattern": pattern, "devices": 2}
     return [
         trained(rank, adapter, copy.deepcopy(model), corpus, folder, strategy=way, **options)
         for way in ways()
@@ -53,11 +53,11 @@ def each_way(rank, adapter, model, corpus, folder, stems):
 SLOW = [pytest.param(*case, "[hi]*", marks=pytest.mark.slow) for case in CASES[1:]]
 
 
-@pytest.mark.parametrize(("adapter", "family", "stems"), [(*CASES[0], "*"), *SLOW])
-def test_it_trains_as_ddp_does(adapter, family, stems, tmp_path):
+@pytest.mark.parametrize(("adapter", "family", "pattern"), [(*CASES[0], "*"), *SLOW])
+def test_it_trains_as_ddp_does(adapter, family, pattern, tmp_path):
     """Under all objectives once, and each kind of weights under InfoNCE, HardNegative and ITM."""
     corpus = corpora(joint=adapter == "mm_adapter")
-    arguments = adapter, backbone(family), corpus, tmp_path, stems
+    arguments = adapter, backbone(family), corpus, tmp_path, pattern
     for one, other in run_ranks(2, tmp_path / "ranks", each_way, *arguments):
         for numbers, wanted in zip(other[1], one[1], strict=True):
             assert numbers == pytest.approx(wanted, rel=1e-4, abs=1e-6)

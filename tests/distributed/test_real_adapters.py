@@ -1,24 +1,23 @@
 """Every adapter that trains, under every objective it fits: two ranks train as one process does."""
 
 import copy
+import fnmatch
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from pytorch_lightning import Callback
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from tests.adapters.families import backbone
 from tests.ranks import run_ranks
-from tests.runs import QUIET, Batches, quiet_trainer
+from tests.runs import QUIET, Batches, plugin_of, quiet_trainer
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.unread_words import UnreadWords
-from vlmtune.config import instantiate
+from vlmtune.config import stems
 from vlmtune.data import CaptionNegatives, CaptionUnits
 from vlmtune.data.collate import collate
 from vlmtune.data.datamodule import NoBatches
@@ -33,12 +32,10 @@ from vlmtune.types import Group
 
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
 
-PLUGINS = Path(__file__).parents[2] / "configs/plugins"
-ADAPTERS = {path.stem: path for path in sorted((PLUGINS / "adapters").glob("*.yaml"))}
 UNTRAINED = {"zero_shot"}  # has no parameter to train
 FUSED = {"matching", "fusion_tuning"}  # train a fusion encoder; test_fusion.py trains its towers
 CASES = [
-    *((name, "open_clip") for name in ADAPTERS.keys() - UNTRAINED - FUSED),
+    *((name, "open_clip") for name in {*stems("adapters")} - UNTRAINED - FUSED),
     ("full_finetuning", "flava"),
     ("full_finetuning", "siglip"),
     *((name, "flava") for name in FUSED),
@@ -103,10 +100,10 @@ class OwnRank(PairPolicy):
         return pairs
 
 
-def fitting(adapter, model, stems="*"):
+def fitting(adapter, model, pattern):
     """All objectives that the adapter can be trained with, but for those that read a teacher."""
-    for path in sorted((PLUGINS / "objectives").glob(f"{stems}.yaml")):
-        objective = instantiate(yaml.safe_load(path.read_text()), Objective)
+    for name in fnmatch.filter(stems("objectives"), pattern):
+        objective = plugin_of("objectives", name, Objective)
         if "teacher" in objective.needs:
             continue
         try:
@@ -143,10 +140,10 @@ def momentum(parameters):
     return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
 
 
-def trained(rank, adapter, model, corpus, folder, pairs=None, stems="*", **options):
+def trained(rank, adapter, model, corpus, folder, pairs=None, pattern="*", **options):
     """Losses, gradients and the weights after steps on accumulated batches."""
-    adapter = instantiate(yaml.safe_load(ADAPTERS[adapter].read_text()), Adapter)
-    objectives = list(fitting(adapter, model, stems))
+    adapter = plugin_of("adapters", adapter, Adapter)
+    objectives = list(fitting(adapter, model, pattern))
     torch.manual_seed(1)
     made = AdaptationModule(model, adapter, objectives, pairs, momentum, warmup=0.0)
     for part in made.modules():  # dropout and hidden words differ between ranks, by design
@@ -183,7 +180,7 @@ def marked(case):
 @pytest.mark.parametrize(("adapter", "family"), [marked(case) for case in sorted(CASES)])
 def test_two_ranks_train_as_one_process(adapter, family, tmp_path):
     model = backbone(family)
-    joint = instantiate(yaml.safe_load(ADAPTERS[adapter].read_text()), Adapter).joint
+    joint = plugin_of("adapters", adapter, Adapter).joint
     corpus = corpora(joint)
     whole = [[[*itertools.chain(*parts)] for parts in zip(*corpus.values(), strict=True)]]
     pairs = OwnRank() if joint else None

@@ -1,16 +1,14 @@
 import itertools
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from tests.ranks import run_ranks
 from tests.refusals import refused
-from tests.runs import QUIET, Batches, quiet_trainer
+from tests.runs import QUIET, Batches, plugin_of, quiet_trainer
 from tests.toy import Together, Toy, Tune, batch, groups
-from vlmtune.config import instantiate
+from vlmtune.config import stems
 from vlmtune.data.collate import collate
 from vlmtune.data.datamodule import NoBatches
 from vlmtune.distributed.process_group import ProcessGroup
@@ -201,15 +199,12 @@ class Blocks(PairPolicy):
         return pairs
 
 
-PLUGINS = sorted((Path(__file__).parents[2] / "configs/plugins/objectives").glob("*.yaml"))
-
-
 def plugins():
     """Every objective that has a YAML; new ones, as some remember what they have seen.
 
     `test_teacher` has those that read a teacher.
     """
-    made = [instantiate(yaml.safe_load(path.read_text()), Objective) for path in PLUGINS]
+    made = [plugin_of("objectives", stem, Objective) for stem in stems("objectives")]
     return [objective for objective in made if "teacher" not in objective.needs]
 
 

@@ -1,23 +1,19 @@
 """A step on a GPU mixes no devices, and waits for it once."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-import yaml
 
 from tests.pretended_gpu import DEVICE, move, pretended_gpu
-from tests.runs import QUIET, fit, module
+from tests.runs import QUIET, fit, module, plugin_of
 from vlmtune.adapters import Adapter, FullFineTuning
-from vlmtune.config import instantiate
+from vlmtune.config import stems
 from vlmtune.objectives import InfoNCE, Objective, PairBCE
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.types import send
 
 pytestmark = QUIET
-
-PLUGINS = Path(__file__).parents[2] / "configs/plugins"
 
 
 class Grabbed(Exception):
@@ -57,14 +53,6 @@ def waits_of_a_step(made, batch, monkeypatch):
         return list(waits)
 
 
-def made_of(kind, stem, base):
-    return instantiate(yaml.safe_load((PLUGINS / kind / f"{stem}.yaml").read_text()), base)
-
-
-def stems(kind):
-    return sorted(path.stem for path in (PLUGINS / kind).glob("*.yaml"))
-
-
 # Each wait costs a GPU some of the time in which it could run ahead. A step waits once, where it is
 # checked before the optimizer. Pairs are chosen on the CPU: these policies wait for scores, too.
 RANKING = {"hard_pairs", "mutual_pairs"}
@@ -82,7 +70,7 @@ def step(made, stem, batch, monkeypatch):
 
 @pytest.mark.parametrize("stem", OBJECTIVES)
 def test_objectives(stem, model_folder, batch, monkeypatch):
-    objective = made_of("objectives", stem, Objective)
+    objective = plugin_of("objectives", stem, Objective)
     adapter = FullFineTuning(tokens="tokens" in objective.needs)
     made = module(model_folder, adapter, [objective])
     step(made, stem, batch, monkeypatch)
@@ -90,15 +78,15 @@ def test_objectives(stem, model_folder, batch, monkeypatch):
 
 @pytest.mark.parametrize("stem", ADAPTERS)
 def test_adapters(stem, model_folder, batch, monkeypatch):
-    adapter = made_of("adapters", stem, Adapter)
+    adapter = plugin_of("adapters", stem, Adapter)
     made = module(model_folder, adapter, [PairBCE() if adapter.joint else InfoNCE()])
     step(made, stem, batch, monkeypatch)
 
 
 @pytest.mark.parametrize("stem", stems("pairs"))
 def test_pairs(stem, model_folder, batch, monkeypatch):
-    pairs = made_of("pairs", stem, PairPolicy)
-    made = module(model_folder, made_of("adapters", "mm_adapter", Adapter), pairs=pairs)
+    pairs = plugin_of("pairs", stem, PairPolicy)
+    made = module(model_folder, plugin_of("adapters", "mm_adapter", Adapter), pairs=pairs)
     step(made, stem, batch, monkeypatch)
 
 
