@@ -42,7 +42,8 @@ UPSTREAM = {
     "mining": {"types", "errors", "storage", "data", "features", "model.model"},
     "evaluation": {"types", "errors", "distributed", "storage", "features", "language"}
     | {"results", "adapters.base"}
-    | {"benchmarks.base", "benchmarks.pair_scorer", "benchmarks.rules.classification"}
+    | {"benchmarks.base", "benchmarks.items", "benchmarks.pair_scorer"}
+    | {"benchmarks.rules.classification"}
     | {"backbones.base", "backbones.evaluation_mode"},
     "model": BASICS
     | {"backbones", "adapters", "data.images", "evaluation", "storage", "sources.source"},

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from vlmtune.benchmarks.items import distinct_pairs, numbered
 from vlmtune.features.pictures import Picture
 
 
@@ -40,14 +41,14 @@ class Request:
 
     Attributes:
         images: Images by the digest of their content.
-        texts: Captions.
+        texts: Captions, in order of first occurrence.
         pairs: Sorted by image, then by text; None for all.
         order: For each pair of the call its position in `pairs`; without pairs, for each image
             and each text of the call its position here.
     """
 
     images: dict[str, Picture]
-    texts: list[str]
+    texts: tuple[str, ...]
     pairs: Int[Tensor, "Q 2"] | None
     order: tuple[Tensor, ...]
 
@@ -128,7 +129,7 @@ def make_request(
     """
     if pairs is None:
         by_digest, rows = _distinct_images(images, digests)
-        captions, columns = _distinct(texts)
+        captions, columns = numbered(texts)
         return Request(by_digest, captions, None, (rows, columns))
     pairs = pairs.cpu()
     # A negative number would count from the end, and give the score of another pair.
@@ -143,16 +144,9 @@ def make_request(
     by_digest, rows = _distinct_images(paired_images, digests)
     text_numbers, text_of_pair = pairs[:, 1].unique(return_inverse=True)
     paired_texts = [str(texts[number]) for number in text_numbers.tolist()]
-    captions, columns = _distinct(paired_texts)
-
-    # One number a pair: far faster than comparing rows of two.
-    width = max(1, len(captions))
-    pair_numbers = rows[image_of_pair] * width + columns[text_of_pair]
-    distinct_numbers, order = pair_numbers.unique(return_inverse=True)
-    distinct_rows = distinct_numbers // width
-    distinct_columns = distinct_numbers % width
-    distinct_pairs = torch.stack([distinct_rows, distinct_columns], dim=1)
-    return Request(by_digest, captions, distinct_pairs, (order,))
+    captions, columns = numbered(paired_texts)
+    distinct, order = distinct_pairs(rows[image_of_pair], columns[text_of_pair])
+    return Request(by_digest, captions, distinct, (order,))
 
 
 def _distinct_images(
@@ -160,14 +154,7 @@ def _distinct_images(
 ) -> tuple[dict[str, Picture], Int[Tensor, "n"]]:
     """Returns each image once by its digest, and the position of every image there."""
     ids = digests(images)
-    _, order = _distinct(ids)
+    _, order = numbered(ids)
     # A repeated key keeps its position and gets the last image, which has the same content.
     by_digest = dict(zip(ids, images, strict=True))
     return by_digest, order
-
-
-def _distinct(ids: Sequence[str]) -> tuple[list[str], Int[Tensor, "n"]]:
-    """Returns each id once, in order of first occurrence, and the position of every id there."""
-    position = {name: number for number, name in enumerate(dict.fromkeys(ids))}
-    order = [position[name] for name in ids]
-    return list(position), torch.tensor(order, dtype=torch.int64)

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
+from vlmtune.benchmarks.items import sample
 from vlmtune.benchmarks.pair_scorer import Pairs, PairScorer, PairScores
 from vlmtune.types import ImageRef
 
@@ -106,16 +107,9 @@ class ImageAveraged(_TextScorer):
 
     @override
     def _text_scores(self, images: Sequence[ImageRef], texts: Sequence[str]) -> Float[Tensor, "M"]:
-        scores = self.scorer(self._sample(images), texts)
-        return scores.mean(dim=0)
-
-    def _sample(self, images: Sequence[ImageRef]) -> list[ImageRef]:
         # An image of many pairs counts once in the mean.
         distinct = list(dict.fromkeys(images))
-        if self.limit is None or len(distinct) <= self.limit:
-            return distinct
-        generator = torch.Generator().manual_seed(self.seed)
-        order = torch.randperm(len(distinct), generator=generator)
-        # Sorted: the order of a sum changes its last bits.
-        chosen = sorted(order[: self.limit].tolist())
-        return [distinct[position] for position in chosen]
+        one_group = [""] * len(distinct)
+        chosen = [distinct[i] for i in sample(one_group, self.limit, self.seed)]
+        scores = self.scorer(chosen, texts)
+        return scores.mean(dim=0)
