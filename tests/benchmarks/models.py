@@ -6,6 +6,8 @@ import random
 import pytest
 import torch
 
+from vlmtune.report.differences import item_groups
+
 
 def drawn(seed, values=4):
     """A function of any key: one of `values` numbers, drawn when it is first asked for."""
@@ -50,6 +52,12 @@ def check(result, expected):
         metric = result.metrics[name]
         found = (metric.value, metric.n, metric.chance)
         assert found[: len(numbers)] == pytest.approx(numbers), name
+
+
+def weighted(result):
+    """The mean of the outcomes with the weights that a report gives the items."""
+    outcomes = torch.tensor(result.outcomes, dtype=torch.float64)
+    return pytest.approx(float(item_groups(result).item_weights() @ outcomes), abs=1e-15)
 
 
 def share(wins, *chance):

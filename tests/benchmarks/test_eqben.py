@@ -8,11 +8,10 @@ import torch
 from PIL import Image
 
 from tests.benchmarks.json_files import write as write_file
-from tests.benchmarks.models import oracle
+from tests.benchmarks.models import oracle, weighted
 from tests.refusals import refused
 from vlmtune.benchmarks.eqben import PARTS, EqBen, EqBenEntry, read_entries
 from vlmtune.benchmarks.files import write_json
-from vlmtune.metrics.item_groups import ItemGroups
 
 KINDS = ("text_accuracy", "image_accuracy", "group_accuracy")
 # CLIP ViT-B/32: text, image and group score (%) of each sub-dataset, and the average of the 15.
@@ -84,10 +83,7 @@ def test_parts_weigh_alike_however_many_items_they_have(tmp_path):
     assert result.metrics["text_accuracy/eqbensd"].n == 2
     assert result.primary == "average"
     assert result.groups == (0, 1, 2, 3, 4, 5, 6, 6)
-    weights = torch.tensor(result.group_weights, dtype=torch.float64)
-    outcomes = torch.tensor(result.outcomes, dtype=torch.float64)
-    value = result.metrics["average"].value
-    assert ItemGroups(torch.tensor(result.groups), weights).mean(outcomes) == value
+    assert result.metrics["average"].value == weighted(result)
 
 
 def test_one_part_alone_has_outcomes(tmp_path):

@@ -10,12 +10,12 @@ import pytest
 import torch
 import yaml
 
+from tests.benchmarks.models import weighted
 from tests.refusals import refused
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.config import instantiate
 from vlmtune.evaluation.suite import load_all
 from vlmtune.metrics import cluster_variance
-from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.results.result import Result
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/benchmarks").glob("*.yaml"))
@@ -209,14 +209,10 @@ def test_outcomes_are_what_the_primary_metric_is_the_mean_of(benchmark):
         result = run(benchmark, coarse(benchmark, seed))
         assert result.outcomes
         assert all(0 <= outcome <= 1 for outcome in result.outcomes)
-        outcomes = torch.tensor(result.outcomes, dtype=torch.float64)
         if result.groups:
-            weights = torch.tensor(result.group_weights, dtype=torch.float64)
-            weights = weights if result.group_weights else None
-            assert ItemGroups(torch.tensor(result.groups), weights).mean(outcomes) == primary(
-                result
-            )
+            assert primary(result) == weighted(result)
         else:
+            outcomes = torch.tensor(result.outcomes, dtype=torch.float64)
             assert float(outcomes.mean()) == pytest.approx(primary(result), abs=1e-15)
         for numbers in (result.clusters, result.groups):
             assert not numbers or len(numbers) == len(result.outcomes)

@@ -17,10 +17,10 @@ from .paired_accuracy import text_correct as text_correct
 from .ranking import recall_at as recall_at
 from .ranking import true_ranks as true_ranks
 from .retrieval import bank_ranks as bank_ranks
-from .seed_significance import seeded_difference as seeded_difference
 from .significance import PairedDifference as PairedDifference
 from .significance import mcnemar as mcnemar
 from .significance import paired_difference as paired_difference
+from .significance import seeded_difference as seeded_difference
 from .torchmetrics import ColaMeanAveragePrecision as ColaMeanAveragePrecision
 from .torchmetrics import MultipleChoiceAccuracy as MultipleChoiceAccuracy
 from .torchmetrics import PairedAccuracy as PairedAccuracy

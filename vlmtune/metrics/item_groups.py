@@ -1,6 +1,6 @@
 """Groups of items, for means over groups of the mean within each.
 
-In: the group of each item. Out: weights and means.
+In: the group of each item. Out: the weight of each, and means.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class ItemGroups:
         return self.weights.double()[numbers]
 
     def item_weights(self) -> Float[Tensor, "n"]:
-        """The weight of each item; with these, a weighted mean over items equals `mean`.
+        """The weight of each item: a mean with these is `sum_g W_g ybar_g / sum_g W_g` over groups.
 
         Example:
             >>> ItemGroups(torch.tensor([0, 0, 1, -1])).item_weights().tolist()
@@ -47,20 +47,6 @@ class ItemGroups:
         item_weights = torch.zeros(len(self.members), dtype=torch.float64)
         item_weights[counted] = weight[member]
         return item_weights
-
-    def mean(self, values: Float[Tensor, "n"]) -> float:
-        """The mean over groups of the mean within each, `sum_g W_g ybar_g / sum_g W_g`.
-
-        Example:
-            >>> groups = ItemGroups(torch.tensor([0, 0, 1, -1]), torch.tensor([1.0, 3.0]))
-            >>> groups.mean(torch.tensor([1.0, 0.0, 1.0, 0.0]))  # (1 * 0.5 + 3 * 1) / 4
-            0.875
-        """
-        counted = self.members >= 0
-        weights = self.present_weights()
-        means, _, _ = group_means(values[counted], self.members[counted])
-        total = (weights * means).sum()  # divide last, so that means of 1 give exactly 1
-        return float(total / weights.sum())
 
 
 def group_means(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vlmtune.metrics.cluster_robust import proportion_interval
 from vlmtune.metrics.cluster_variance import add_variances, cluster_variance
-from vlmtune.metrics.seed_significance import seeded_difference, variance_over_seeds
+from vlmtune.metrics.significance import seeded_difference, variance_over_seeds
 from vlmtune.results.metric_value import MetricValue
 
 Right = Bool[Tensor, "r n c"]

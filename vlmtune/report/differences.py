@@ -13,8 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vlmtune.metrics.item_groups import ItemGroups
-from vlmtune.metrics.seed_significance import seeded_difference
-from vlmtune.metrics.significance import PairedDifference, paired_difference
+from vlmtune.metrics.significance import PairedDifference, paired_difference, seeded_difference
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import seeds_of
 from vlmtune.report.table import baseline, change, direction, p_value, signed_interval, titled
