@@ -23,9 +23,9 @@ from torch import Tensor
 from vlmtune.benchmarks.files import Row, check_chosen, obtain, read_rows
 from vlmtune.benchmarks.items import Items, as_stored, find_repeats, sample
 from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, check_scores, pair_scorer
-from vlmtune.benchmarks.queries import Query
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
+from vlmtune.results.item_row import ItemRow
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Example, Repeat, Result
 from vlmtune.types import ImageRef
@@ -184,8 +184,8 @@ class Benchmark(Configured, ABC, Generic[I]):
             return self.reference_metric
         return self.primary_metric
 
-    def queries(self, result: Result, scores: Tensor) -> tuple[Query, ...]:
-        """The queries of a ranking; empty where items compare a short list."""
+    def queries(self, result: Result, scores: Tensor) -> tuple[ItemRow, ...]:
+        """Rows of the queries of a ranking (`query_row`); none where items compare a short list."""
         return ()
 
     def repeats(self) -> tuple[Repeat, ...]:

@@ -21,12 +21,13 @@ from vlmtune.benchmarks.cola_files import Queries, read_queries, read_subsets, s
 from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.items import Items
 from vlmtune.benchmarks.pair_scorer import PairScores
-from vlmtune.benchmarks.queries import Query, shown
+from vlmtune.benchmarks.queries import query_row
 from vlmtune.benchmarks.rules.ranking import BEST, best_images
 from vlmtune.errors import UserError
 from vlmtune.metrics.average_precision import ClassPrecision, class_average_precision
 from vlmtune.metrics.intervals import bootstrap_mean
 from vlmtune.metrics.ranking import f1_at_positives, mean_ranks, true_ranks
+from vlmtune.results.item_row import ItemRow
 from vlmtune.results.metric_value import MetricValue, count
 from vlmtune.results.result import Example, Result
 
@@ -209,7 +210,7 @@ class ColaSingle(Benchmark[QueryItems]):
         return class_average_precision(values, queries.labels, queries.hard, treatment)
 
     @override
-    def queries(self, result: Result, scores: PairScores) -> tuple[Query, ...]:
+    def queries(self, result: Result, scores: PairScores) -> tuple[ItemRow, ...]:
         """The queries that count, each with the best images of its hard set.
 
         Without a true image in the hard set (convention "reference") the rank is the last.
@@ -224,18 +225,18 @@ class ColaSingle(Benchmark[QueryItems]):
             pool_scores = values[pool, column]
             true = items.queries.labels[pool, column]
             (rank,) = true_ranks(pool_scores[None], true[None]).tolist()
-            best = shown(pool_scores, true, BEST)
-            # Positions count within the hard set.
-            shown_images = [items.images[pool[position]] for position in best.positions]
-            query = Query(
-                part="",
+            row = query_row(
+                id=f"{self.name}/{len(rows)}",
+                benchmark=self.name,
                 outcome=precision,
                 rank=int(rank),
-                images=tuple(shown_images),
-                captions=(items.texts[column],),
-                shown=best,
+                images=[items.images[image] for image in pool.tolist()],
+                captions=[items.texts[column]],
+                scores=pool_scores,
+                true=true,
+                best=BEST,
             )
-            rows.append(query)
+            rows.append(row)
         return tuple(rows)
 
     def _examples(self, values: Float[Tensor, "N C"]) -> tuple[Example, ...]:

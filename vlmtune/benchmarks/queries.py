@@ -1,49 +1,63 @@
-"""A query of a ranking as the file of items shows it: its best candidates and its true ones.
+"""A query of a ranking as a row of the file of items: its best candidates and its true ones.
 
-In: scores of all candidates of one query. Out: a few of them, with scores. Never: all of them.
+In: scores of all candidates of one query. Out: a row with a few of them. Never: all of them.
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from vlmtune.results.item_row import ItemRow
 from vlmtune.types import ImageRef
 
 TRUE = 5  # true candidates in a row
 
 
-class ShownCandidates(NamedTuple):
-    """Some candidates of a query, best first."""
+def query_row(
+    images: Sequence[ImageRef],
+    captions: Sequence[str],
+    scores: Float[Tensor, "n"],
+    true: Bool[Tensor, "n"],
+    best: int = 1,
+    **fields: Any,
+) -> ItemRow:
+    """The row of a caption over n images, or of an image over n captions.
 
-    positions: tuple[int, ...]
-    true: tuple[bool, ...]
-    scores: tuple[float, ...]
+    It has the `best` candidates, some true ones and a false one; `fields` are the others of a row.
+
+    Example:
+        >>> from pathlib import Path
+        >>> fields = {"id": "coco/0", "benchmark": "coco", "outcome": 0.0, "rank": 3}
+        >>> scores, true = torch.tensor([0.5, 0.25, 0.75, 0.5]), torch.tensor([1, 1, 0, 0]) > 0
+        >>> row = query_row([ImageRef(Path("a.png"))], "abcd", scores, true, **fields)
+        >>> row.captions, row.true, row.scores
+        (('c', 'a', 'b'), ((False, True, True),), ((0.75, 0.5, 0.25),))
+    """
+    shown = _shown(scores, true, best)
+    truth = true[shown][None]
+    values = scores[shown][None]
+    if len(captions) == 1:  # a line for each image
+        images = [images[position] for position in shown]
+        truth = truth.T
+        values = values.T
+    else:
+        captions = [captions[position] for position in shown]
+    return ItemRow(
+        images=tuple(images),
+        captions=tuple(captions),
+        true=tuple(map(tuple, truth.tolist())),
+        scores=tuple(map(tuple, values.tolist())),
+        **fields,
+    )
 
 
-@dataclass(frozen=True)
-class Query:
-    """One query of a ranking: a caption over images, or an image over captions."""
-
-    part: str  # "" for the queries that the primary metric is a mean over, else their name
-    outcome: float  # what the metric gives it
-    rank: int  # of its best true candidate among the false ones, from 1
-    images: tuple[ImageRef, ...]  # the caption's candidates, best first, or the image
-    captions: tuple[str, ...]  # the image's candidates, best first, or the caption
-    shown: ShownCandidates  # the candidates, as positions
-
-
-def shown(scores: Float[Tensor, "n"], true: Bool[Tensor, "n"], best: int = 1) -> ShownCandidates:
+def _shown(scores: Float[Tensor, "n"], true: Bool[Tensor, "n"], best: int) -> list[int]:
     """The first `best` candidates, the first `TRUE` true ones, and the first false one.
 
     Of equal scores a false candidate comes first, as it does where ties are lost.
-
-    Example:
-        >>> scores = torch.tensor([0.5, 0.25, 0.75, 0.5])
-        >>> shown(scores, torch.tensor([True, True, False, False]))
-        ShownCandidates(positions=(2, 0, 1), true=(False, True, True), scores=(0.75, 0.5, 0.25))
     """
     # The best of all may lack a true one or a false one, and a reader wants to compare both.
     any_candidate = torch.ones_like(true)
@@ -54,10 +68,7 @@ def shown(scores: Float[Tensor, "n"], true: Bool[Tensor, "n"], best: int = 1) ->
     def order(position: int) -> tuple[float, bool, int]:
         return -float(scores[position]), bool(true[position]), position
 
-    positions = sorted(set(chosen), key=order)
-    is_true = true[positions].tolist()
-    values = scores[positions].tolist()
-    return ShownCandidates(tuple(positions), tuple(is_true), tuple(values))
+    return sorted(set(chosen), key=order)
 
 
 def _first(scores: Float[Tensor, "n"], among: Bool[Tensor, "n"], most: int) -> list[int]:

@@ -3,14 +3,13 @@
 In: a benchmark, its result, and the scores it saw. Out: a row for each item. Never: a new score.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vlmtune.benchmarks.base import Benchmark, Query
+from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.pair_scorer import PairScorer
 from vlmtune.results.item_row import ItemRow
 from vlmtune.results.result import Result
@@ -60,7 +59,7 @@ def item_rows(
     if scores is not None:
         queries = benchmark.queries(result, scores)
         if queries:
-            return _query_rows(name, queries)
+            return queries
     listed = items.evaluated
     if len(listed) != len(result.outcomes):
         bare_rows = []
@@ -133,30 +132,3 @@ def _lookup(
         return None if position is None else float(values[position])
 
     return score
-
-
-def _query_rows(name: str, queries: Sequence[Query]) -> tuple[ItemRow, ...]:
-    """A row for each query; `<name>/<part>` has those that the primary metric does not count."""
-    counts: Counter[str] = Counter()
-    rows = []
-    for query in queries:
-        part = f"{name}/{query.part}".rstrip("/")
-        width = len(query.captions)
-        row = ItemRow(
-            id=f"{part}/{counts[part]}",
-            benchmark=part,
-            outcome=query.outcome,
-            images=query.images,
-            captions=query.captions,
-            true=_in_rows(query.shown.true, width),
-            scores=_in_rows(query.shown.scores, width),
-            rank=query.rank,
-        )
-        rows.append(row)
-        counts[part] += 1
-    return tuple(rows)
-
-
-def _in_rows(values: Sequence[Any], width: int) -> tuple[tuple[Any, ...], ...]:
-    starts = range(0, len(values), width)
-    return tuple(tuple(values[start : start + width]) for start in starts)

@@ -16,11 +16,12 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark, gallery
 from vlmtune.benchmarks.items import ComparedItem, Items, numbered
-from vlmtune.benchmarks.queries import Query, shown
+from vlmtune.benchmarks.queries import query_row
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
 from vlmtune.metrics.ranking import recall_at
 from vlmtune.metrics.retrieval import bank_ranks, hit_chance
+from vlmtune.results.item_row import ItemRow
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Example, Result
 from vlmtune.types import ImageRef
@@ -225,64 +226,45 @@ class Ranking(Benchmark[RankingItems]):
         return metrics
 
     @override
-    def queries(self, result: Result, scores: Float[Tensor, "N M"]) -> tuple[Query, ...]:
+    def queries(self, result: Result, scores: Float[Tensor, "N M"]) -> tuple[ItemRow, ...]:
         """The captions in the order of the file, then the images, as the part "image_to_text"."""
         items = self.items
         sides = self._ranked(scores, 0, len(items.images))
         # Here a caption of several images is true of each, as it is one column of the scores.
-        true = torch.zeros(items.shape, dtype=torch.bool)
-        true[items.owners, items.columns] = True
-        captions = self._caption_queries(result, scores, true, sides[TO_IMAGE])
-        images = self._image_queries(scores, true, sides[TO_TEXT])
-        return (*captions, *images)
-
-    def _caption_queries(
-        self,
-        result: Result,
-        scores: Float[Tensor, "N M"],
-        true: Bool[Tensor, "N M"],
-        side: Recalls,
-    ) -> list[Query]:
-        items = self.items
+        truth = items.truth
         image_numbers = torch.arange(len(items.images))
-        queries = []
-        for number, rank in enumerate(side.ranks.tolist()):
+        rows = []
+        for number, rank in enumerate(sides[TO_IMAGE].ranks.tolist()):
             column = int(items.columns[number])
-            is_true = true[:, column]
+            true = truth[:, column]
             if not self.strict:
                 # In the reference convention a caption is true of its own image alone.
-                is_true = image_numbers == items.owners[number]
-            best = shown(scores[:, column], is_true)
-            images = [items.images[row] for row in best.positions]
-            query = Query(
-                part="",
+                true = image_numbers == items.owners[number]
+            row = query_row(
+                id=f"{self.name}/{number}",
+                benchmark=self.name,
                 outcome=result.outcomes[number],
                 rank=rank,
-                images=tuple(images),
-                captions=(items.texts[column],),
-                shown=best,
+                images=items.images,
+                captions=[items.texts[column]],
+                scores=scores[:, column],
+                true=true,
             )
-            queries.append(query)
-        return queries
-
-    def _image_queries(
-        self, scores: Float[Tensor, "N M"], true: Bool[Tensor, "N M"], side: Recalls
-    ) -> list[Query]:
-        items = self.items
-        queries = []
-        for row, rank in enumerate(side.ranks.tolist()):
-            best = shown(scores[row], true[row])
-            captions = [items.texts[column] for column in best.positions]
-            query = Query(
-                part=TO_TEXT,
+            rows.append(row)
+        part = f"{self.name}/{TO_TEXT}"
+        for number, rank in enumerate(sides[TO_TEXT].ranks.tolist()):
+            row = query_row(
+                id=f"{part}/{number}",
+                benchmark=part,
                 outcome=float(rank == 1),
                 rank=rank,
-                images=(items.images[row],),
-                captions=tuple(captions),
-                shown=best,
+                images=[items.images[number]],
+                captions=items.texts,
+                scores=scores[number],
+                true=truth[number],
             )
-            queries.append(query)
-        return queries
+            rows.append(row)
+        return tuple(rows)
 
     def _examples(
         self, scores: Float[Tensor, "N M"], hits: Float[Tensor, "C"]
@@ -291,15 +273,15 @@ class Ranking(Benchmark[RankingItems]):
         items = self.items
         is_hit = hits == 1
         images = torch.arange(len(items.images))
+        truth = items.truth  # the same words may be the caption of several images
 
         def show(caption: int) -> Example:
-            column = items.columns[caption]
-            # The same words may be the caption of several images.
-            has_these_words = items.columns == column
-            true = torch.zeros(len(images), dtype=torch.bool)
-            true[items.owners[has_these_words]] = True
-            query = items.texts[int(column)]
-            return best_images(items, query, images, scores[:, column], true, is_hit[caption])
+            column = int(items.columns[caption])
+            shown_scores = scores[:, column]
+            true = truth[:, column]
+            return best_images(
+                items, items.texts[column], images, shown_scores, true, is_hit[caption]
+            )
 
         return gallery(is_hit.tolist(), lambda caption: int(items.owners[caption]), show)
 
