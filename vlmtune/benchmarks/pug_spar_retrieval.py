@@ -11,14 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import check_chosen
-from vlmtune.benchmarks.items import number
+from vlmtune.benchmarks.items import numbered
 from vlmtune.benchmarks.pug_spar import DEFINITIONS, SOURCE, SetUp, read_setups, write_grid
 from vlmtune.benchmarks.rules.classification import Candidate, Classification, ClassItem
 from vlmtune.types import ImageRef
@@ -119,6 +118,5 @@ class PugSparRetrieval(Classification):
         if group != "scene":
             return super().group_clusters(group, items)
         # The caption of a scene names its background.
-        labels = self.items.labels[items].tolist()
-        numbers = number(labels)
-        return torch.tensor([numbers[label] for label in labels])
+        _, clusters = numbered(self.items.labels[items].tolist())
+        return clusters

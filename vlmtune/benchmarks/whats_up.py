@@ -163,7 +163,7 @@ class WhatsUp(MultipleChoice):
     @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         result = super().evaluate(scores)
-        values = scores.detach().cpu().double()
+        values = scores.double()
         right = torch.tensor(result.outcomes, dtype=torch.float64)
         chance = self.items.chance()
         for part in CONTROLLED:

@@ -84,9 +84,9 @@ def is_sweep(folder: Path) -> bool:
     """Whether a folder holds runs in its subfolders, and none itself."""
     if (folder / "report.json").exists():
         return False
-    files = [*folder.glob("*/report.json"), *folder.glob("*/seed-*/report.json")]
-    # What a run moved aside when it was started again does not count.
-    return any(not file.parent.name.startswith("earlier_") for file in files)
+    from vlmtune.report.trials import trial_files  # most reports have no plots of trials
+
+    return bool(trial_files(folder))
 
 
 def _inputs(files: Sequence[Path]) -> list[Path]:

@@ -59,13 +59,10 @@ def charts(
     """
     out = []
     for unit in ("fraction", "cosine", "rank"):
-        rows_of_unit = []
-        labels_of_unit = []
-        for row, label in zip(rows, labels, strict=True):
-            if row.first.unit == unit:
-                rows_of_unit.append(row)
-                labels_of_unit.append(label)
-        if rows_of_unit:
+        labelled = zip(rows, labels, strict=True)
+        of_unit = [(row, label) for row, label in labelled if row.first.unit == unit]
+        if of_unit:
+            rows_of_unit, labels_of_unit = zip(*of_unit, strict=True)
             out.append(chart(rows_of_unit, labels_of_unit, names, colours))
     return out
 

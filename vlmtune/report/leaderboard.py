@@ -4,8 +4,6 @@ In: a report for each model, and what an image costs. Out: leaderboard.html, .md
 Never: a date or a time of the measurement, so that equal numbers give equal files.
 """
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +16,9 @@ import yaml
 from vlmtune.report import table
 from vlmtune.report.caveats import TEXT_ONLY, Caveat, caveats
 from vlmtune.report.differences import BY_CHANCE, Comparison, compare_with_first, note_on_tests
-from vlmtune.report.formats import no_formula
+from vlmtune.report.formats import csv_text, no_formula
 from vlmtune.report.html import render
-from vlmtune.report.markdown import line
+from vlmtune.report.markdown_table import markdown_table
 from vlmtune.report.pareto import Point, mean_change, pareto_front, pareto_plot
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import Row, check_runs, sections
@@ -257,17 +255,15 @@ class Board:
             changes = ["gained", "retained"] if convention == "strict" else []
             heads = ["model", *changes, *COSTS]
             heads += [f"{_title(row)} {row.directed}" for row in rows]
-            lines += ["", f"## {convention} convention", "", line(heads)]
-            lines.append(line(["---"] + ["---:"] * (len(heads) - 1)))
             # What is known of a benchmark stands under its head.
-            facts = [table.facts(row) for row in rows]
-            for i, title in enumerate(table.TITLES):
-                empty = [""] * (len(changes) + len(COSTS))
-                lines.append(line([title, *empty, *(of_row[i] for of_row in facts)]))
+            empty = [""] * (len(changes) + len(COSTS))
+            facts = zip(table.TITLES, *map(table.facts, rows), strict=True)
+            body = [[title, *empty, *cells] for title, *cells in facts]
             for i, run in enumerate(self.runs):
                 means = _changes(self.gains[i]) if changes else []
-                numbers = [_number(row, i) for row in rows]
-                lines.append(line([run.name, *means, *self.costs(i), *numbers]))
+                numbers = [table.bracketed(row.cells[i]) for row in rows]
+                body.append([run.name, *means, *self.costs(i), *numbers])
+            lines += ["", f"## {convention} convention", "", *markdown_table(heads, body)]
         lines += ["", "## Warnings", ""]
         lines += [f"- {one.benchmark}: {one.text}" for one in self.warnings()]
         return "\n".join([*lines, ""])
@@ -279,9 +275,7 @@ class Board:
         for row in rows:
             name = f"{_title(row)} {row.metric}"
             heads += [name, f"{name} low", f"{name} high"]
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(map(no_formula, heads))
+        lines: list[list[object]] = [list(map(no_formula, heads))]
         for i, entry in enumerate(self.entries):
             origin = entry.report.provenance
             cells: list[object] = [no_formula(entry.report.name)]
@@ -293,8 +287,8 @@ class Board:
                     cells += [None, None, None]
                 else:
                     cells += [number.value, number.low, number.high]
-            writer.writerow(cells)
-        return file.getvalue()
+            lines.append(cells)
+        return csv_text(lines)
 
 
 def _change(mean: MetricValue | None) -> dict[str, str]:
@@ -312,12 +306,6 @@ def _changes(means: Sequence[MetricValue | None]) -> list[str]:
         limits = f" [{change['interval']}]" if change["interval"] else ""
         cells.append(change["text"] + limits)
     return cells
-
-
-def _number(row: Row, i: int) -> str:
-    """The cell of a model in leaderboard.md."""
-    metric = row.cells[i]
-    return "–" if metric is None else table.bracketed(metric)
 
 
 def _title(row: Row) -> str:

@@ -3,24 +3,21 @@
 In: run reports. Out: the text of `report.md`. Never: a tag of HTML.
 """
 
-import re
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from vlmtune.report import table
 from vlmtune.report.caveats import TEXT_ONLY, caveats
 from vlmtune.report.differences import compare_with_first, note_on_tests
 from vlmtune.report.finding import findings
+from vlmtune.report.markdown_table import cell_text, line
 from vlmtune.report.origin import origin_facts
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import Row
-
-TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 def to_markdown(runs: Sequence[RunReport]) -> str:
@@ -40,7 +37,7 @@ def to_markdown(runs: Sequence[RunReport]) -> str:
         origin = run.provenance
         text = table.count(origin.trainable_parameters) if origin.known else "?"
         parameters.append(text)
-    environment = templates(finalize=_cell)
+    environment = templates(finalize=cell_text)
     environment.filters["line"] = line
     text = environment.get_template("page.md").render(
         runs=runs,
@@ -81,21 +78,9 @@ def _scores(row: Row) -> list[str]:
     """The cells of the runs; of the best only the number is bold, not its interval."""
     texts = []
     for i, metric in enumerate(row.cells):
-        text = "–" if metric is None else table.bracketed(metric)
+        text = table.bracketed(metric)
         if i in row.best:
             score, bracket, interval = text.partition(" [")
             text = f"**{score}**{bracket}{interval}"
         texts.append(text)
     return texts
-
-
-def line(cells: Sequence[str]) -> Markup:
-    """A line of a table."""
-    return Markup("| " + " | ".join(map(_cell, cells)) + " |")  # noqa: S704
-
-
-def _cell(value: Any) -> str:
-    """One line without column borders and HTML: a tag in a caption stays text."""
-    if isinstance(value, Markup):  # a whole line of a table
-        return value
-    return TAG.sub("&lt;", " ".join(str(value).split())).replace("|", "\\|")

@@ -108,7 +108,7 @@ def _side_by_side(runs: Sequence[RunReport], shown: Sequence[Row], whole: bool) 
     for row in shown:
         cells = [escape(row.title), escape(row.directed)]
         cells += facts(row)
-        cells += map(_cell, row.cells)
+        cells += [escape(bracketed(cell)) for cell in row.cells]
         style = "bold" if whole and row.primary else None
         table.add_row(*cells, style=style)
     return table
@@ -126,7 +126,7 @@ def _stacked(runs: Sequence[RunReport], shown: Sequence[Row]) -> Table:
         table.add_row(title, *facts(row), style="bold")
         for run, cell in zip(runs, row.cells, strict=True):
             name = escape(f"  {run.name}")
-            table.add_row(name, *blank, _cell(cell))
+            table.add_row(name, *blank, escape(bracketed(cell)))
     return table
 
 
@@ -184,7 +184,3 @@ def _mean(metrics: Sequence[MetricValue | None]) -> str:
 
 def _plain_cell(metric: MetricValue | None) -> str:
     return "–" if metric is None else number(metric.value, metric.unit)
-
-
-def _cell(metric: MetricValue | None) -> str:
-    return "–" if metric is None else escape(bracketed(metric))

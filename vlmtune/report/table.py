@@ -267,13 +267,15 @@ def interval(metric: MetricValue) -> str:
     return f"{low}–{high}"
 
 
-def bracketed(metric: MetricValue) -> str:
-    """Formats a number with its interval, if it has one.
+def bracketed(metric: MetricValue | None) -> str:
+    """Formats a number with its interval, if it has one; a dash for None.
 
     Example:
         >>> bracketed(MetricValue(0.5, 10, low=0.2366, high=0.7634)), bracketed(MetricValue(0.5, 4))
         ('50.0 % [23.7–76.3]', '50.0 %')
     """
+    if metric is None:
+        return "–"
     text = number(metric.value, metric.unit)
     limits = interval(metric)
     return f"{text} [{limits}]" if limits else text

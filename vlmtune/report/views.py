@@ -4,7 +4,7 @@ In: rows and results of a benchmark. Out: dictionaries with text, charts and SVG
 """
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,7 +89,7 @@ class Views:
                 self._first.setdefault(result.benchmark, result)
         self.citations = {name: result.citation for name, result in self._first.items()}
         self._gallery = Gallery(runs)
-        self._keys = 0  # of plots so far
+        self._plots = count(1)
 
     def section(self, section: Section) -> dict[str, Any]:
         """A benchmark under one convention: its table, its plots and its gallery."""
@@ -158,8 +158,7 @@ class Views:
 
     def key(self) -> str:
         """A new prefix for the ids of a plot."""
-        self._keys += 1
-        return f"plot{self._keys}"
+        return f"plot{next(self._plots)}"
 
     def _results(self, row: Row) -> list[Result | None]:
         """The result of each run for the benchmark of a row; None for text-only runs."""
@@ -263,9 +262,7 @@ class Views:
         """What words read, of each run that shows it."""
         out = []
         for name, colour, result in zip(self.names, self.colours, results, strict=True):
-            if result is None:
-                continue
-            views = heat_views(result.readings)
+            views = [] if result is None else heat_views(result.readings)
             if views:
                 out.append({"name": name, "colour": colour, "readings": views})
         return out
@@ -274,9 +271,7 @@ class Views:
         """The mean scores of two images by two captions, of each run that has them."""
         out = []
         for name, colour, result in zip(self.names, self.colours, results, strict=True):
-            if result is None or MATRIX not in result.series:
-                continue
-            scores = result.series[MATRIX]
+            scores = () if result is None else result.series.get(MATRIX, ())
             # The mean over seeds is empty where the seeds differ in length.
             if len(scores) == 4:
                 out.append({"name": name, "colour": colour, "rows": matrix(scores)})
