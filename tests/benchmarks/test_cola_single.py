@@ -5,6 +5,7 @@ import torch
 
 from tests.benchmarks.json_files import raw_of, write
 from tests.benchmarks.models import check, fixed, mean, share
+from tests.metrics.test_average_precision import naive_ap
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_single import ColaSingle
 
@@ -43,15 +44,6 @@ def test_without_annotations_what_needs_them_is_left_out(tmp_path, fixture, abse
     metrics = benchmark.run(fixed(values_for(fixture))).metrics
     assert "map" in metrics
     assert not {"query_all_map", "mean_rank_true", "map_seen"} & metrics.keys()
-
-
-def naive_ap(scores, positives):
-    total, before, result = sum(positives), 0.0, 0.0
-    for threshold in sorted(set(scores), reverse=True):
-        chosen = [p for s, p in zip(scores, positives, strict=True) if s >= threshold]
-        result += (sum(chosen) - before) / total * sum(chosen) / len(chosen)
-        before = sum(chosen)
-    return result
 
 
 @pytest.mark.parametrize("seed", range(5))

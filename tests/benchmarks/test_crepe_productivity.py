@@ -1,4 +1,3 @@
-import csv
 import random
 from collections import defaultdict
 
@@ -8,6 +7,7 @@ from tests.benchmarks.json_files import touch
 from tests.benchmarks.models import by_text, check, drawn, joined, mean, oracle, share
 from tests.refusals import refused
 from vlmtune.benchmarks.crepe_productivity import COMPLEXITIES, TYPES, CrepeProductivity
+from vlmtune.benchmarks.files import write_csv
 
 HEADER = ["image_id", "caption", "n", "n_objects", "hard_negs", "x", "y", "width", "height"]
 
@@ -17,7 +17,6 @@ def write(folder, whole=False):
     touch(folder, "VG_100K/1.jpg")
     rng, found = random.Random(0), defaultdict(list)
     for kind in TYPES:
-        (folder / kind).mkdir()
         for n in (*COMPLEXITIES, 13, 14) if whole else COMPLEXITIES:
             for i in range(rng.randint(2, 6)):
                 texts = [f"{kind} {n} {i} {c}" for c in range(6)]
@@ -29,16 +28,12 @@ def write(folder, whole=False):
             for own in items
         ]
         if whole:
-            save(folder / f"prod_vg_hard_negs_{kind}_all.csv", [row for _, row in rows])
+            path = folder / f"prod_vg_hard_negs_{kind}_all.csv"
+            write_csv(path, HEADER, [row for _, row in rows])
         for n in () if whole else COMPLEXITIES:
             path = folder / kind / f"prod_vg_hard_negs_{kind}_complexity_{n}.csv"
-            save(path, [row for own, row in rows if own == n])
+            write_csv(path, HEADER, [row for own, row in rows if own == n])
     return found
-
-
-def save(path, rows):
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([HEADER, *rows])
 
 
 def place(values, convention):
@@ -75,7 +70,7 @@ def test_repeated_captions_and_capitals(tmp_path):
         [1, "snow on rock.", 4, 4, "['rock on snow.', 'snow on rock.']", 0, 0, 5, 5],
         [1, "a Lamp by bed", 4, 4, "['A lamp by bed', 'Lamp not by bed']", 0, 0, 5, 5],
     ]
-    save(path, rows)
+    write_csv(path, HEADER, rows)
 
     def made(**settings):
         return CrepeProductivity(str(tmp_path), str(tmp_path), ["swap"], [4], **settings)
@@ -91,7 +86,8 @@ def test_repeated_captions_and_capitals(tmp_path):
     result = reference.run(by_text(lambda text: "not" not in text))
     check(result, {"accuracy": (1.0,), "identical_candidates": (1,)})
     # A negative that repeats the caption is not the one that is drawn.
-    save(path, [[1, "snow on rock.", 4, 4, "['Snow on rock.', 'rock on snow.']", 0, 0, 5, 5]])
+    row = [1, "snow on rock.", 4, 4, "['Snow on rock.', 'rock on snow.']", 0, 0, 5, 5]
+    write_csv(path, HEADER, [row])
     settings = {"types": ["swap"], "complexities": [4], "negatives": 1, "seed": None}
     made = CrepeProductivity(str(tmp_path), str(tmp_path), **settings)
     assert made.items.texts == ("snow on rock.", "rock on snow.")

@@ -1,4 +1,3 @@
-import csv
 import random
 from collections import defaultdict
 
@@ -8,6 +7,7 @@ from tests.benchmarks.json_files import touch
 from tests.benchmarks.models import beats, by_text, check, drawn, joined, mean, share
 from tests.refusals import refused
 from vlmtune.benchmarks.crepe_systematicity import CrepeSystematicity
+from vlmtune.benchmarks.files import write_csv
 
 HEADER = ["image_id", "region_id", "caption", "x", "y", "width", "height"]
 LISTS = ["valid_hard_negs_atom", "valid_hard_negs_comp", "valid_hard_negs_combined"]
@@ -18,16 +18,14 @@ def write(folder, corpus):
     rng, found = random.Random(0), defaultdict(list)
     for compounds in ("seen", "unseen"):
         path = folder / f"syst_vg_hard_negs_{compounds}_compounds_in_{corpus}.csv"
-        with path.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow([*HEADER, *LISTS])
-            for i in range(60):
-                caption = f"{compounds} {i}"
-                atom = [f"{caption} atom {c}" for c in range(rng.randint(0, 4))]
-                comp = [f"{caption} comp {c}" for c in range(rng.randint(0, 3))]
-                found[compounds].append((caption, {"atom": atom, "comp": comp}))
-                lists = [repr(atom), repr(comp), repr(atom + comp)]
-                writer.writerow([1, i, caption, "1", "0", "4", "5", *lists])
+        rows = []
+        for i in range(60):
+            caption = f"{compounds} {i}"
+            atom = [f"{caption} atom {c}" for c in range(rng.randint(0, 4))]
+            comp = [f"{caption} comp {c}" for c in range(rng.randint(0, 3))]
+            found[compounds].append((caption, {"atom": atom, "comp": comp}))
+            rows.append([1, i, caption, "1", "0", "4", "5", atom, comp, atom + comp])
+        write_csv(path, [*HEADER, *LISTS], rows)
     return found
 
 
@@ -63,10 +61,8 @@ def test_captions_without_negatives_are_not_in_the_gallery_nor_a_benchmark(tmp_p
     check(result, {"without_negatives": (1, 3)})
     assert not any("tree" in example.query for example in result.examples)
     table = tmp_path / "syst_vg_hard_negs_seen_compounds_in_laion.csv"
-    with table.open(newline="") as file:
-        rows = [row for row in csv.reader(file) if "a red brick path" not in row]
-    with table.open("w", newline="") as file:
-        csv.writer(file).writerows(rows)
+    lines = table.read_text().splitlines()
+    table.write_text("\n".join(line for line in lines if "a red brick path" not in line))
     with refused("a false candidate"):
         CrepeSystematicity(path, path, compounds=["seen"], **settings).load()
     assert made.items.texts

@@ -1,26 +1,19 @@
-import csv
 import itertools
 
 import pytest
 
 from tests.benchmarks.json_files import touch
 from tests.benchmarks.models import by_name, check, drawn, oracle, scorer, share
+from vlmtune.benchmarks.files import write_csv
 from vlmtune.benchmarks.pug_ar4t import COLUMNS, KINDS, PugAR4T
 
 
-def write(folder, rows, name="test.csv"):
-    """Rows of (relation, caption, alternative, negative's file name, path of the image)."""
-    with (folder / name).open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["Level", *COLUMNS])
-        for row in rows:
-            writer.writerow(["Museum", *row])
-            touch(folder, row[-1])
-    return folder / name
-
-
 def make(folder, rows, **options):
-    return PugAR4T(str(write(folder, rows)), str(folder), **options)
+    """Rows of (relation, caption, alternative, negative's file name, path of the image)."""
+    touch(folder, *(row[-1] for row in rows))
+    cells = [("Museum", *row) for row in rows]
+    path = write_csv(folder / "test.csv", ("Level", *COLUMNS), cells)
+    return PugAR4T(path, str(folder), **options)
 
 
 PAIRS = [

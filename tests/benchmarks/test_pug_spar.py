@@ -1,4 +1,3 @@
-import csv
 import itertools
 from functools import partial
 
@@ -7,6 +6,7 @@ import pytest
 from tests.benchmarks.json_files import touch
 from tests.benchmarks.models import by_name, check, drawn, mean, share
 from tests.refusals import refused
+from vlmtune.benchmarks.files import write_csv
 from vlmtune.benchmarks.pug_spar import COLUMNS, PugSpar
 from vlmtune.benchmarks.pug_spar_retrieval import PugSparRetrieval
 
@@ -29,12 +29,9 @@ HARD = (*HARD, "attributes_blue_red", "attributes_grass_stone")
 def folder(tmp_path_factory):
     """The grid of three backgrounds and three animals: 192 images."""
     folder = tmp_path_factory.mktemp("spar")
-    with (folder / "labels.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*COLUMNS, "character2_pos"])
-        writer.writeheader()
-        for i, row in enumerate(rows()):
-            writer.writerow({"filename": f"{i}.png", **row})
-            touch(folder, f"{i}.png")
+    cells = [(f"{i}.png", *row.values()) for i, row in enumerate(rows())]
+    touch(folder, *(name for name, *_ in cells))
+    write_csv(folder / "labels.csv", ("filename", *FIELDS), cells)
     return folder
 
 

@@ -1,6 +1,5 @@
 """What people voted decides which items count."""
 
-import csv
 import random
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from tests.benchmarks.json_files import touch, write
 from tests.benchmarks.models import by_name, check, drawn
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_multi import ColaMulti
-from vlmtune.benchmarks.files import write_image
+from vlmtune.benchmarks.files import write_csv, write_image
 from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
 from vlmtune.benchmarks.table_pairs import TablePairs
 from vlmtune.benchmarks.votes import agreeing
@@ -61,16 +60,13 @@ def test_votes_change_nothing_unless_asked_for_and_a_limit_draws_from_what_is_le
 def test_a_table_with_votes(tmp_path):
     for name in ("a.png", "b.png"):
         write_image(tmp_path / name, 5, *name.encode()[:1], 3)
-    table = tmp_path / "t.csv"
+    columns = ("image", "negative_image", "caption", "negative", "votes", "people")
     votes = ["[1, 1, 0]", "3", "[True, False, False]", "2.0"]
-    with table.open("w", newline="") as file:
-        out = csv.writer(file)
-        out.writerow(["image", "negative_image", "caption", "negative", "votes", "people"])
-        for i, cell in enumerate(votes):
-            out.writerow(["a.png", "b.png", f"x{i}", f"y{i}", cell, 3 - i])
-    kept = [item.texts[0] for item in TablePairs(str(table), min_votes=2).read()]
+    rows = [("a.png", "b.png", f"x{i}", f"y{i}", cell, 3 - i) for i, cell in enumerate(votes)]
+    table = write_csv(tmp_path / "t.csv", columns, rows)
+    kept = [item.texts[0] for item in TablePairs(table, min_votes=2).read()]
     assert kept == ["x0", "x1", "x3"]
-    made = TableMultipleChoice(str(table), columns={"votes": "people"}, min_votes=2)
+    made = TableMultipleChoice(table, columns={"votes": "people"}, min_votes=2)
     assert [item.candidates[0] for item in made.read()] == ["x0", "x1"]
     check(made.run(by_name(drawn(1))), {"left_out_by_votes": (2, 4)})
 

@@ -21,15 +21,13 @@ def vectors():
 
 
 def test_alignment_is_the_mean_over_all_pairs_also_of_zero_length(vectors):
-    rows = vectors.tolist()
-    pairs = [cosine(a, b) for a, b in itertools.combinations(rows, 2)]
-    assert float(alignment(vectors).mean()) == pytest.approx(sum(pairs) / len(pairs))
-    third = [cosine(rows[3], row) for i, row in enumerate(rows) if i != 3]
-    assert float(alignment(vectors)[3]) == pytest.approx(sum(third) / 8)
-    vectors[2] = 0
-    rows = vectors.tolist()
-    pairs = [cosine(a, b) for a, b in itertools.combinations(rows, 2)]
-    assert float(alignment(vectors).mean()) == pytest.approx(sum(pairs) / len(pairs))
+    for scale in (1, 0):
+        vectors[2] *= scale
+        rows = vectors.tolist()
+        pairs = [cosine(a, b) for a, b in itertools.combinations(rows, 2)]
+        assert float(alignment(vectors).mean()) == pytest.approx(sum(pairs) / len(pairs))
+        third = [cosine(rows[3], row) for i, row in enumerate(rows) if i != 3]
+        assert float(alignment(vectors)[3]) == pytest.approx(sum(third) / 8)
     assert alignment(torch.zeros(4, 3)).tolist() == [0.0] * 4
     assert agreement(torch.zeros(1, 2), torch.ones(1, 2)).tolist() == [0.0]
 
