@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-FACE = "__init__"  # vlmtune/__init__.py, which stands above what it imports
 
 
 class Import(NamedTuple):
@@ -95,17 +94,6 @@ def imports_between(modules: dict[str, str]) -> set[tuple[str, str]]:
     return pairs
 
 
-def upward(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Imports of the root package from packages below it."""
-    below, waiting = set(), [FACE]
-    while waiting:
-        package = waiting.pop()
-        imported = {b for a, b in pairs if a == package}
-        waiting += imported - below
-        below |= imported
-    return {(package, FACE) for package in below} & pairs
-
-
 def layers(pairs: set[tuple[str, str]], packages: set[str]) -> tuple[list[list[str]], list[str]]:
     """Packages by layer, each above all that it imports; and a circle, if there is one."""
     sorter = TopologicalSorter(dict.fromkeys(packages, ()))
@@ -127,11 +115,9 @@ def main() -> None:
     modules = sources("vlmtune")
     packages = {package_of(module) for module in modules}
     pairs = imports_between(modules)
-    upwards = upward(pairs)
-    levels, circle = layers(pairs - upwards, packages)
+    levels, circle = layers(pairs, packages)
     print(f"packages {len(packages)}, imports {len(pairs)}, layers {len(levels)}")
     print(f"circles: {' -> '.join(circle) or 'none'}")
-    print(f"imports that point up: {', '.join(a for a, _ in sorted(upwards)) or 'none'}")
     for number, level in enumerate(levels):
         print(f"  layer {number}: {', '.join(level)}")
     files = {}

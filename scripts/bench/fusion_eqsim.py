@@ -29,6 +29,7 @@ from vlmtune.pairs.ranking_pairs import RankingPairs
 from vlmtune.types import Scores, Targets
 
 BATCHES = (16, 24, 32, 64)
+WIDTH, LAYERS = 256, (1, 2)  # of the image tower, and of the text tower
 IMAGE = (112, 16)  # pixels of a side of an image, and of a patch
 NEGATIVES, HARD, REQUIRED, PAPER = 15, 8, 1.4, 1.95
 SEEDS = 4  # selections of pairs that a step cycles through
@@ -84,13 +85,11 @@ class Way:
         self.optimizer.step()
 
 
-def report(
-    rounds: int, batches: Sequence[int] = BATCHES, width: int = 256, layers: int = 2
-) -> None:
+def report(rounds: int, batches: Sequence[int]) -> None:
     """Prints three lines for each batch size."""
     logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as name:
-        folder = write_blip(Path(name), WORDS, width, (1, layers), IMAGE)
+        folder = write_blip(Path(name), WORDS, WIDTH, LAYERS, IMAGE)
         for batch in batches:
             _report(folder, batch, rounds)
 

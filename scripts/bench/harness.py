@@ -87,20 +87,20 @@ def figure(
         file.write(json.dumps(line) + "\n")
 
 
-def matrix_rate(kind: torch.dtype, size: int | None = None) -> float:
+def matrix_rate(kind: torch.dtype) -> float:
     """Returns the operations a second of a product of two matrices of this type.
 
-    By default the matrices have 8,192 rows on a GPU, which fill it, and 256 on a CPU.
+    The matrices have 8,192 rows on a GPU, which fill it, and 256 on a CPU.
     """
-    size = size or (8192 if DEVICE == "cuda" else 256)
+    size = 8192 if DEVICE == "cuda" else 256
     one, other = (torch.randn(size, size, device=DEVICE).to(kind) for _ in range(2))
     seconds = medians([partial(torch.mm, one, other)], 10, wall=True)[0]
     return 2 * size**3 / seconds
 
 
-def copy_rate(size: int | None = None) -> float:
+def copy_rate() -> float:
     """Returns the bytes a second that a copy within the device's memory reads and writes."""
-    size = size or (2**31 if DEVICE == "cuda" else 2**24)
+    size = 2**31 if DEVICE == "cuda" else 2**24
     source = torch.ones(size, dtype=torch.uint8, device=DEVICE)
     target = torch.empty_like(source)
     seconds = medians([partial(target.copy_, source)], 10, wall=True)[0]

@@ -6,8 +6,7 @@ images, "true" the fraction of captions that their first image shows. k = 1 is t
 by themselves. Captions are searched one by one (`Index.search`) and all together
 (`Index.search_all`). Times are fractions of that of scoring all images, from their files
 as `vlmtune score` does and from the tokens in the index. Required: "true" within half a point of
-all images, in a hundredth of their time. `--precise` also has the accuracy of all images by tokens
-in full precision.
+all images, in a hundredth of their time.
 
     python -m scripts.bench.search [--images 10000] [--queries 200] [--k 1 10 40 100 1000]
 """
@@ -18,9 +17,9 @@ import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import NamedTuple
 
-import torch
 from PIL import Image
 
 from data_builders.phrases import PHRASES
@@ -74,11 +73,10 @@ def render(folder: Path, count: int) -> list[set[Statement]]:
     return true
 
 
-def best(model: Model, files: Sequence[Path], captions: Sequence[str]) -> list[int]:
-    """The position of the image with the highest score of all, for each caption."""
-    starts = range(0, len(files), 8 * CHUNK)  # tokens of so many images are held in memory
-    parts = [model.scorer()(files[start : start + 8 * CHUNK], captions) for start in starts]
-    return torch.cat(parts).argmax(dim=0).tolist()
+def score_files(model: Model, files: Sequence[Path], caption: str) -> None:
+    """Scores all images from their files, as `vlmtune score` does."""
+    for start in range(0, len(files), 8 * CHUNK):  # tokens of so many images are held in memory
+        model.scorer()(files[start : start + 8 * CHUNK], [caption])
 
 
 def one_by_one(index: Index, captions: Sequence[str], recall: int) -> None:
@@ -89,9 +87,7 @@ def one_by_one(index: Index, captions: Sequence[str], recall: int) -> None:
 
 def main() -> None:
     """Prints how fast the index is built, then a line for each k."""
-    chosen = options(
-        __doc__, images=10_000, queries=200, k=[1, 10, 40, 100, 1000], precise=False, model=MODEL
-    )
+    chosen = options(__doc__, images=10_000, queries=200, k=[1, 10, 40, 100, 1000], model=MODEL)
     model = load(chosen.model, device=DEVICE)
     with tempfile.TemporaryDirectory() as temporary:
         folder, out = Path(temporary, "images"), Path(temporary, "index")
@@ -104,7 +100,7 @@ def main() -> None:
         _, seconds = timed(lambda: build_index(files, model, out, chosen.model))
         size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
         print(f"index: {len(files) / seconds:.0f} images/s, {size / len(files):.0f} bytes an image")
-        _, anew = timed(lambda: best(model, files, captions[:1]))
+        _, anew = timed(lambda: score_files(model, files, captions[0]))
         print(f"all images from their files: {anew:.1f} s for one caption")
         figure("index is written", len(files) / seconds, "images/s")
         index = Index.open(out, model)
@@ -122,17 +118,11 @@ def main() -> None:
                 taken[k][1] += seconds
                 first[k] += [int(hit.path.stem) for (hit,) in results]
 
-        def shown(images: Sequence[int]) -> float:
-            pairs = zip(stated, images, strict=True)
-            return sum(statement in true[i] for statement, i in pairs) / len(images)
-
         everything = len(files)
         for k in ks:
-            same = sum(a == b for a, b in zip(first[k], first[everything], strict=True))
-            print(
-                f"k = {k}: same {same / len(captions):.1%}, true {shown(first[k]):.1%} "
-                f"(n = {len(captions)})"
-            )
+            same = mean(a == b for a, b in zip(first[k], first[everything], strict=True))
+            shown = mean(x in true[i] for x, i in zip(stated, first[k], strict=True))
+            print(f"k = {k}: same {same:.1%}, true {shown:.1%} (n = {len(captions)})")
             if k != everything:
                 title = f"search, {k} of {everything} images scored again, times as fast as all"
                 figure(title, taken[everything][0] / taken[k][0], "x")
@@ -142,13 +132,6 @@ def main() -> None:
                     f"{seconds / len(captions) / anew:.5f} of the time from files, "
                     f"{seconds / whole:.4f} of that from the index"
                 )
-        if chosen.precise:
-            exact = best(model, files, captions)
-            same = sum(a == b for a, b in zip(exact, first[everything], strict=True))
-            print(
-                f"all images in full precision: same {same / len(captions):.1%}, "
-                f"true {shown(exact):.1%}"
-            )
 
 
 if __name__ == "__main__":
