@@ -20,7 +20,7 @@ from pydantic import Field, PositiveInt
 from typing_extensions import override
 
 from data_builders.left_out import LIMIT, LeftOut, Line, listed
-from data_builders.parts import PART, Part, check_shards, finish
+from data_builders.parts import PART, Part, check_shards, finish, read_part
 from data_builders.processes import in_processes
 from data_builders.shard_chunks import Record, ShardChunks
 from data_builders.shard_files import sha256, write_shard
@@ -99,10 +99,11 @@ class Builder(Configured, ABC):
     @override
     def spec(self) -> Spec:
         spec = super().spec()
-        values = (
-            (name, value, self.idle.get(name, self)) for name, value in spec["init_args"].items()
-        )
-        return {**spec, "init_args": {n: v for n, v, idle in values if idle not in (v, ...)}}
+        arguments = dict(spec["init_args"])
+        for name, idle in self.idle.items():
+            if idle in (..., arguments.get(name)):
+                arguments.pop(name, None)
+        return {**spec, "init_args": arguments}
 
     def identity(self) -> dict[str, Any]:
         """Returns what makes a build another one: builder, arguments, and sha256 of the sources."""
@@ -126,10 +127,9 @@ def reusable(out: Path, identity: Mapping[str, Any]) -> bool:
             "choose another folder or remove it"
         )
     if "part" in identity:
-        shards = [info for (_, _, info, _), *_ in content["states"] if info]
+        read_part(out)  # which checks the shards
     else:
-        shards = content["shards"]
-    check_shards(out, {shard["file"]: shard["bytes"] for shard in shards})
+        check_shards(out, {shard["file"]: shard["bytes"] for shard in content["shards"]})
     print(f"{out} already contains this build; reusing it", file=sys.stderr)
     return True
 
@@ -264,15 +264,9 @@ def image_group(image: str, texts: Mapping[str, bool], true: Iterable[str] = (),
 
     `true` adds true texts; with `exhaustive` they are all of the corpus; `key` replaces the id.
     """
-    listed = tuple(texts)
-    return Group(
-        key=_tar_key(key or image),
-        image_ids=(image,),
-        text_ids=listed,
-        texts=listed,
-        truth=torch.tensor([list(texts.values())]),
-        true_ids=(frozenset(true) | {text for text in listed if texts[text]},),
-        exhaustive=exhaustive,
+    stated = {text for text, holds in texts.items() if holds}
+    return images_group(
+        tar_key(key or image), [image], tuple(texts), [stated.union(true)], exhaustive
     )
 
 
@@ -283,7 +277,7 @@ def record_keys(images: Iterable[str]) -> dict[str, str]:
         >>> record_keys(["a/1.jpg", "a/1.png", "b/1.png"])
         {'a/1.jpg': 'a_1-35f4aeeb', 'a/1.png': 'a_1-8630ea93', 'b/1.png': 'b_1'}
     """
-    keys = {image: _tar_key(str(Path(image).with_suffix(""))) for image in images}
+    keys = {image: tar_key(str(Path(image).with_suffix(""))) for image in images}
     uses = Counter(keys.values())
     for image, key in keys.items():
         if uses[key] > 1:
@@ -292,20 +286,23 @@ def record_keys(images: Iterable[str]) -> dict[str, str]:
     return keys
 
 
-def _tar_key(name: str) -> str:
-    """A name as a key of WebDataset: letters, digits, - and _ alone."""
+def tar_key(name: str) -> str:
+    """Returns a name as a key of WebDataset: letters, digits, - and _ alone."""
     return re.sub(r"[^A-Za-z0-9_\-]", "_", name)
 
 
 def images_group(key: str, images: Iterable[str], texts: tuple[str, ...],
-                 true: Iterable[Collection[str]], pictures: tuple[Any, ...] | None = None
-                 ) -> Group:  # fmt: skip
+                 true: Iterable[Collection[str]], exhaustive: bool = False,
+                 pictures: tuple[Any, ...] | None = None) -> Group:  # fmt: skip
     """Returns the group of several images, from the texts that are true of each.
 
-    A text is its own id; `pictures` are the decoded images.
+    A text is its own id; with `exhaustive` the true texts are all of the corpus; `pictures` are the
+    decoded images.
     """
     true_ids = tuple(map(frozenset, true))
-    truth = [list(map(known.__contains__, texts)) for known in true_ids]
+    truth = []
+    for known in true_ids:
+        truth.append([text in known for text in texts])
     return Group(
         key=key,
         image_ids=tuple(images),
@@ -313,6 +310,7 @@ def images_group(key: str, images: Iterable[str], texts: tuple[str, ...],
         texts=texts,
         truth=torch.tensor(truth),
         true_ids=true_ids,
+        exhaustive=exhaustive,
         images=pictures,
     )
 

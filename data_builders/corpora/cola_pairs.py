@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import torch
 from pydantic import PositiveInt
 from typing_extensions import override
 
@@ -22,7 +21,7 @@ from data_builders.corpora.annotations import AnnotatedImage, AnnotatedObject, S
 from data_builders.corpora.cola_images import AnnotatedBuilder
 from data_builders.corpora.cola_queries import Excluded, ImageQueries
 from data_builders.corpora.queries import Pair, Query, Words
-from data_builders.shard_builder import Fraction, Record, ShardBuilder
+from data_builders.shard_builder import Fraction, Record, ShardBuilder, images_group
 from vlmtune.errors import UserError
 from vlmtune.types import Group
 
@@ -127,15 +126,9 @@ class ColaPairsBuilder(AnnotatedBuilder, ShardBuilder):
             numbers = [compound.image for compound in match]
             both = [images[k] for k in numbers]
             self.counts[f"pairs: {name}"] += 1
-            group = Group(
-                key=f"{number:07d}",
-                image_ids=tuple(image.id for image in both),
-                text_ids=texts,
-                texts=texts,
-                truth=torch.eye(2, dtype=torch.bool),
-                true_ids=tuple(of(k).true_texts() | stated[k] for k in numbers),
-                exhaustive=self.annotations.exhaustive,
-            )
+            ids = [image.id for image in both]
+            true = [of(k).true_texts() | stated[k] for k in numbers]
+            group = images_group(f"{number:07d}", ids, texts, true, self.annotations.exhaustive)
             yield group, [image.file for image in both]
 
     def _matches(

@@ -16,7 +16,13 @@ from typing_extensions import override
 
 from data_builders.left_out import Line
 from data_builders.measured_images import ContentReader, MeasuredImages, measured_checksums
-from data_builders.shard_builder import Record, ShardBuilder, image_group, images_group
+from data_builders.shard_builder import (
+    Record,
+    ShardBuilder,
+    image_group,
+    images_group,
+    tar_key,
+)
 from data_builders.shard_files import listed_image, summed
 from vlmtune.data.distinct_images import HELD_OUT, TRAIN, DistinctImages, training_splits
 from vlmtune.data.table_rows import Table, TableRow
@@ -242,7 +248,7 @@ def _key(row: TableRow, digests: Sequence[bytes], keys: set[str]) -> str:
     """A name for a record, made of the id or the file, that no other record has."""
     codes = [digest.hex()[:12] for digest in digests]
     name = row.id or re.sub(r"\.\w+$", "", row.name) or codes[0]
-    plain = re.sub(r"[^A-Za-z0-9_\-]", "_", name)
+    plain = tar_key(name)
     numbered = (f"{plain}-{codes[-1]}-{number}" for number in itertools.count(2))
     names = itertools.chain((plain, f"{plain}-{codes[-1]}"), numbered)
     key = next(name for name in names if name not in keys)

@@ -18,18 +18,16 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
 from typing_extensions import override
 
-from data_builders.shard_builder import Record, ShardBuilder
+from data_builders.shard_builder import Record, ShardBuilder, image_group
 from scripts.bench.harness import in_new_process, options, process_bytes
 from vlmtune.data.sample_order import Consumer
 from vlmtune.data.schema import MANIFEST, Manifest
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
 from vlmtune.data.tar_index import SUFFIX, open_index
-from vlmtune.types import Group
 
 SHARD = 1000  # records in a tar
 
@@ -43,11 +41,8 @@ class Captioned(ShardBuilder):
         for number in range(SHARD):
             image = io.BytesIO()
             Image.fromarray(noise.integers(0, 256, (64, 64, 3), np.uint8)).save(image, "JPEG")
-            texts = tuple(f"caption {n} of image {number}" for n in range(5))
-            truth = torch.ones(1, 5, dtype=torch.bool)
-            true = (frozenset(texts),)
-            group = Group(f"r{number}", (f"i{number}",), texts, texts, truth, true)
-            yield group, [image.getvalue()]
+            texts = {f"caption {n} of image {number}": True for n in range(5)}
+            yield image_group(f"i{number}", texts, key=f"r{number}"), [image.getvalue()]
 
 
 def write_corpus(folder: Path, records: int) -> None:

@@ -29,7 +29,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from typing_extensions import override
 
-from data_builders.shard_builder import Record, ShardBuilder
+from data_builders.shard_builder import Record, ShardBuilder, image_group
 from scripts.bench.harness import (
     DEVICE,
     TimedAdamW,
@@ -46,7 +46,7 @@ from scripts.bench.harness import (
 from tests.runs import Batches
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.shards import ShardSet
-from vlmtune.types import Batch, Group
+from vlmtune.types import Batch
 
 SIZE = (500, 375)  # pixels of an image, as in most of COCO and Flickr30K
 REQUIRED = 1.3
@@ -63,9 +63,7 @@ class Photos(ShardBuilder):
     def records(self) -> Iterator[Record]:
         torch.manual_seed(0)
         for number, text in enumerate(captions(self.count)):
-            key = f"r{number:05d}"
-            truth = torch.ones(1, 1, dtype=torch.bool)
-            yield Group(key, (key,), (text,), (text,), truth, (frozenset({text}),)), [_photo()]
+            yield image_group(f"r{number:05d}", {text: True}), [_photo()]
 
 
 def _photo() -> bytes:

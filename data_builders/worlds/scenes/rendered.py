@@ -116,7 +116,8 @@ class RenderedScenes(RenderedSet):
             name = f"{self.kind}_{self.seed}_{epoch}_{start + k}"
             ids = [f"{name}_{n}" for n in range(length)]
             texts = tuple(dict.fromkeys(itertools.chain(*captions)))
-            groups.append(images_group(name, ids, texts, captions, tuple(images[rows])))
+            pictures = tuple(images[rows])
+            groups.append(images_group(name, ids, texts, captions, pictures=pictures))
         return groups
 
     def _captions(self, scenes: tuple[Scene, ...], index: int) -> list[tuple[str, ...]]:
