@@ -40,11 +40,10 @@ class Generator:
         per_image: int = 10,
         seed: int = 0,
         wording: Wording = ANY,
-        families: Sequence[Family] = FAMILIES,
     ) -> None:
         self.words, self.per_image = words, per_image
         self.seed, self.wording = seed, wording
-        answered = filter(self._has_answers, families)
+        answered = filter(self._has_answers, FAMILIES)
         self.families = [family for family in answered if wording.rows(family.texts)]
         if not self.families:
             raise UserError(

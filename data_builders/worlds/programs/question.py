@@ -7,13 +7,12 @@ that is true of the scene.
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from data_builders.phrases import with_article
 from data_builders.worlds.programs.absolute import answered_by_halves
 from data_builders.worlds.programs.effective import effective_question
-from data_builders.worlds.programs.program import Program, answer_word, encode
+from data_builders.worlds.programs.program import answer_word, encode
 from data_builders.worlds.programs.scene_graph import SceneGraph
 from data_builders.worlds.programs.search import Instance, SceneSearch
 from data_builders.worlds.programs.wording import Wording, fields, number_word
@@ -39,29 +38,12 @@ class Question:
         """The answer as CLEVR's files state it: "yes", "3", "red"."""
         return answer_word(self.instance.answer)
 
-    @cached_property
-    def program(self) -> Program:
-        """The program that gives the answer."""
-        return self.instance.program
-
-    @cached_property
-    def effective_size(self) -> int:
-        """Number of functions of the effective question."""
-        return len(effective_question(self.program, self.scene))
-
-    @property
-    def absolute(self) -> str:
-        """Whether absolute positions answer it, "yes" or "no"; "none" without spatial relations."""
-        if not any(step.function == "relate" for step in self.program):
-            return "none"
-        return answer_word(answered_by_halves(self.program, self.scene))
-
     def row(self, number: int, family_number: int) -> dict[str, Any]:
         """The question as a row of a questions JSON: CLEVR's keys, then ours."""
-        family = self.instance.family
+        family, program = self.instance.family, self.instance.program
         row = {
             "image_index": self.scene.index,
-            "program": encode(self.program),
+            "program": encode(program),
             "question_index": number,
             "image_filename": self.scene.image,
             "question_family_index": family_number,
@@ -71,8 +53,8 @@ class Question:
             "family": family.name,
             "structure": family.structure,
             "type": family.function,
-            "size": len(self.program),
-            "effective_size": self.effective_size,
+            "size": len(program),
+            "effective_size": len(effective_question(program, self.scene)),
             "topology": family.topology,
             "relation": family.relation,
             "false_answer": self.false_answer,
@@ -80,7 +62,9 @@ class Question:
             "false_statement": self.false_statement,
         }
         if self.scene.halves:
-            row["absolute"] = self.absolute
+            spatial = any(step.function == "relate" for step in program)
+            by_halves = answered_by_halves(program, self.scene)
+            row["absolute"] = answer_word(by_halves) if spatial else "none"
         return row
 
 

@@ -4,7 +4,7 @@ In: a spec and a seed. Out: series of pairs.
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -13,7 +13,12 @@ from typing_extensions import override
 from data_builders.phrases import INVERSE
 from data_builders.worlds.scenes.captions import clear_relation
 from data_builders.worlds.scenes.compositions import Swap
-from data_builders.worlds.scenes.sampling import CLEARANCE, sample_scene, sample_twin
+from data_builders.worlds.scenes.sampling import (
+    CLEARANCE,
+    WorldSpec,
+    sample_scene,
+    sample_twin,
+)
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS, SIZES, Scene, SceneObject
 from data_builders.worlds.scenes.series import Series
 from data_builders.worlds.scenes.statements import Noun, exists, relation_holds
@@ -130,26 +135,13 @@ class ChangedPairs(PairSeries):
     @override
     def attempt(self, index: int, rng: random.Random) -> Pair | None:
         scene, kind = sample_scene(self.spec, rng), self.attribute(index)
-        value = getattr(scene.objects[0], kind)
-        others = [name for name in self.spec.attributes().get(kind, ()) if name != value]
-        twin = self._changed(scene, kind, rng.choice(others)) if others else None
-        if twin is None or self.spec.forbidden & {(o.color, o.shape) for o in twin.objects}:
-            return None
-        return _distinguished(scene, twin, [kind])
+        twin = _recast(scene, kind, self.spec.attributes().get(kind, ()), rng)
+        return _distinguished(scene, twin, kind, self.spec)
 
     def attribute(self, index: int) -> str:
         """Returns the attribute that item `index` changes."""
         kinds = list(self.spec.attributes()) or ["color"]
         return kinds[index % len(kinds)]
-
-    @staticmethod
-    def _changed(scene: Scene, kind: str, value: str) -> Scene | None:
-        obj = replace(scene.objects[0], **{kind: value})
-        if kind != "size":
-            return replace(scene, objects=(obj, *scene.objects[1:]))
-        if not _unstacked(scene, 0):
-            return None
-        return _with_first(scene, _seated(replace(obj, radius=SIZES[value])))
 
 
 # EqBen's parts from an engine, Kubric, by the names of its files.
@@ -197,7 +189,8 @@ class StepPairs(PairSeries):
         if not _unstacked(scene, 0) or not others:
             return None
         color, shape = rng.choice(others)
-        twin = _with_first(scene, _reshaped(replace(obj, color=color), shape))
+        other = replace(obj, color=color, shape=shape, standing=False)
+        twin = _with_first(scene, _seated(other))
         if twin is None:
             return None
         before, after = first_two(scene), first_two(twin)
@@ -216,25 +209,13 @@ class EditedPairs(PairSeries):
         if kind == "floor":
             floors = [floor for floor in self.spec.floors if floor != scene.floor]
             return scene, replace(scene, floor=rng.choice(floors))
-        twin = self._recast(scene, kind, rng)
-        if twin is None or (twin.objects[0].color, twin.objects[0].shape) in self.spec.forbidden:
-            return None
-        return _distinguished(scene, twin, ["color"])
+        values = self.spec.colors if kind == "color" else self.spec.shapes
+        return _distinguished(scene, _recast(scene, kind, values, rng), "color", self.spec)
 
     def edit(self, index: int) -> str:
         """Returns what item `index` changes: shape, floor (if there are several) or colour."""
         kinds = ("shape", "floor", "color") if len(self.spec.floors) > 1 else ("shape", "color")
         return kinds[index % len(kinds)]
-
-    def _recast(self, scene: Scene, kind: str, rng: random.Random) -> Scene | None:
-        obj, *others = scene.objects
-        if kind == "color":
-            colors = [color for color in self.spec.colors if color != obj.color]
-            changed = replace(obj, color=rng.choice(colors))
-            return replace(scene, objects=(changed, *others))
-        shapes = [shape for shape in self.spec.shapes if shape != obj.shape]
-        reshaped = _reshaped(obj, rng.choice(shapes))
-        return _with_first(scene, reshaped) if _unstacked(scene, 0) else None
 
 
 def reversed_on_floor(scene: Scene) -> Pair | None:
@@ -251,9 +232,26 @@ def first_two(scene: Scene) -> tuple[Noun, Noun]:
     return Noun.of(scene.objects[0]), Noun.of(scene.objects[1])
 
 
-def _distinguished(scene: Scene, twin: Scene, kinds: list[str]) -> Pair | None:
+def _recast(scene: Scene, kind: str, values: Sequence[str], rng: random.Random) -> Scene | None:
+    """The scene with another of the values for object 0; None if there is none or no room."""
+    obj, *others = scene.objects
+    different = [value for value in values if value != getattr(obj, kind)]
+    if not different:
+        return None
+    changed = replace(obj, **{kind: rng.choice(different)})
+    if kind not in ("shape", "size"):
+        return replace(scene, objects=(changed, *others))
+    if kind == "shape":
+        changed = replace(changed, standing=False)
+    fitting = _seated(replace(changed, radius=SIZES[changed.size]))
+    return _with_first(scene, fitting) if _unstacked(scene, 0) else None
+
+
+def _distinguished(scene: Scene, twin: Scene | None, kind: str, spec: WorldSpec) -> Pair | None:
     """The pair, where the noun of either object 0 is false of the whole other scene."""
-    before, after = (Noun.of(s.objects[0], kinds) for s in (scene, twin))
+    if twin is None or (twin.objects[0].color, twin.objects[0].shape) in spec.forbidden:
+        return None
+    before, after = (Noun.of(s.objects[0], [kind]) for s in (scene, twin))
     return (scene, twin) if after.absent_from(scene) and before.absent_from(twin) else None
 
 
@@ -266,10 +264,6 @@ def _with_first(scene: Scene, obj: SceneObject) -> Scene | None:
     if not scene.view.shows(obj) or any(obj.overlaps(o, CLEARANCE) for o in others):
         return None
     return replace(scene, objects=(obj, *others))
-
-
-def _reshaped(obj: SceneObject, shape: str) -> SceneObject:
-    return _seated(replace(obj, shape=shape, standing=False))
 
 
 def _seated(obj: SceneObject) -> SceneObject:

@@ -164,9 +164,10 @@ class TransferBuilder(Builder):
         return sub_seed(self.seed, f"transfer_{name}")
 
     def _stated(
-        self, series: Series, dimension: str, forms: Mapping[str, Form], spec: WorldSpec
-    ) -> TransferPart:
-        """Scenes about which each form writes sentences; not each form fits each scene."""
+        self, series: Series, dimension: str, forms: Mapping[str, Form], spec: WorldSpec,
+        scenes: int = 2,
+    ) -> TransferPart:  # fmt: skip
+        """So many scenes for each row of a form: not each form fits each scene."""
 
         def rows(images: Images) -> Iterator[TransferRow]:
             for name, write in forms.items():
@@ -179,19 +180,17 @@ class TransferBuilder(Builder):
                         true, false = sentences
                         yield TransferRow(image, true, [false], f"{dimension}/{name}")
 
-        return TransferPart(series, rows, 2 * self.items)
+        return TransferPart(series, rows, scenes * self.items)
 
     def _sentences(self) -> dict[str, TransferPart]:
         three = replace(self.trained, min_objects=_TO)
         usual = SceneSeries(self.trained, self._seed("trained"))
         known = {**TRAINED, "absence": FORMS["absent"]}
-        wordings = self._stated(
-            SceneSeries(three, self._seed("wordings")), "wordings", WORDINGS, three
-        )
+        series = SceneSeries(three, self._seed("wordings"))
         return {
             "trained": self._stated(usual, "as trained", known, self.trained),
             # Few scenes have two objects of one colour, or one between two others.
-            "wordings": replace(wordings, count=4 * self.items),
+            "wordings": self._stated(series, "wordings", WORDINGS, three, scenes=4),
         }
 
     def _words(self) -> dict[str, TransferPart]:
