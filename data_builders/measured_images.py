@@ -7,7 +7,7 @@ of them it looks like. Never: a changed image.
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -123,20 +123,22 @@ class ContentReader:
         if digest not in self._compared:
             self._compared.add(digest)
             like = None if self._measured.has(name, digest) else self._measured.like(content)
-            self.similar += [] if like is None else [(name, like)]
+            if like is not None:
+                self.similar.append((name, like))
         return digest
 
 
-def measured_files(paths: Sequence[Path], every_name: bool = False) -> Mapping[str, Path]:
-    """Returns the annotation files of `measured` for the manifest, by name."""
-    by_name, _ = _parted(paths, every_name)
-    return {**measured_sources(by_name), **{p.name: p for p in map(Path, paths) if p.is_file()}}
+def measured_checksums(paths: Sequence[Path], every_name: bool = False) -> dict[str, str]:
+    """Returns the sha256 of the annotation files of `measured`, and one of all its images.
 
-
-def measured_checksums(paths: Sequence[Path]) -> dict[str, str]:
-    """Returns the sha256 of the annotation files of `measured`, and one of all its images."""
-    sums = {name: _digest(path).hex() for name, path in measured_files(paths).items()}
-    if images := _parted(paths)[1]:
+    `every_name` is that of `MeasuredImages`.
+    """
+    by_name, images = _parted(paths, every_name)
+    files = {path.name: path for path in map(Path, paths) if path.is_file()}
+    sums: dict[str, str] = {}
+    for name, path in {**measured_sources(by_name), **files}.items():
+        sums[name] = _digest(path).hex()
+    if images:
         listed = b"".join(sorted(_digest(path) for path in images))
         sums["images of measured"] = hashlib.sha256(listed).hexdigest()
     return sums

@@ -86,10 +86,5 @@ class ShardChunks:
 
 def _of_record(counts: Counter[str], before: Counter[str]) -> Counter[str]:
     """What one record counted; what was skipped before it stays skipped."""
-    return Counter(
-        {
-            name: number - before[name]
-            for name, number in counts.items()
-            if number != before[name] and not name.startswith("skipped")
-        }
-    )
+    added = counts - before
+    return Counter({name: n for name, n in added.items() if not name.startswith("skipped")})

@@ -11,12 +11,7 @@ from pydantic import PositiveInt
 from typing_extensions import TypedDict, override
 
 from data_builders.corpora.annotations import inside, parse_json
-from data_builders.measured_images import (
-    ContentReader,
-    MeasuredImages,
-    measured_checksums,
-    measured_files,
-)
+from data_builders.measured_images import ContentReader, MeasuredImages, measured_checksums
 from data_builders.shard_builder import Record, ShardBuilder, image_group, record_keys
 from vlmtune.errors import UserError
 from vlmtune.storage.files import check_shape
@@ -72,11 +67,11 @@ class KarpathyBuilder(ShardBuilder):
 
     @override
     def sources(self) -> Mapping[str, Path]:
-        return {self.path.name: self.path, **measured_files(self.measured, every_name=True)}
+        return {self.path.name: self.path}
 
     @override
     def checksums(self) -> dict[str, str]:
-        return {**super().checksums(), **measured_checksums(self.measured)}
+        return super().checksums() | measured_checksums(self.measured, every_name=True)
 
     def parse(self, content: Any) -> list[Row]:
         """Returns split, file and captions of each image of the file."""

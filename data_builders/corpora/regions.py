@@ -64,8 +64,9 @@ class RegionsBuilder(AnnotatedBuilder, ShardBuilder):
 
 def _phrases(content: Any) -> dict[str, dict[str, None]]:
     phrases: dict[str, dict[str, None]] = {}
-    for region in (region for image in content for region in image["regions"]):
-        phrase = " ".join(region["phrase"].lower().split())
-        if phrase:
-            phrases.setdefault(str(region["image_id"]), {})[phrase] = None
+    for image in content:
+        for region in image["regions"]:
+            phrase = " ".join(region["phrase"].lower().split())
+            if phrase:
+                phrases.setdefault(str(region["image_id"]), {})[phrase] = None
     return phrases

@@ -116,8 +116,8 @@ class TableBuilder(ShardBuilder):
             if len(digests) == 2:
                 yield self._pair(row, digests, images, keys)
             elif digests[0] not in written:
+                written.add(digests[0])
                 yield self._single(row, digests[0], images, keys)
-            written |= set(digests[:1]) if len(digests) == 1 else set()
 
     def _rows(self) -> Iterator[TableRow]:
         """The rows that can be read; `_gathered` lists all other rows."""
