@@ -106,10 +106,13 @@ class Builder(Configured, ABC):
         return {**spec, "init_args": arguments}
 
     def identity(self) -> dict[str, Any]:
-        """Returns what makes a build another one: builder, arguments, and sha256 of the sources."""
-        spec = self.spec()
-        arguments, sources = spec["init_args"], self.checksums()
-        return {"builder": spec["class_path"], "arguments": arguments, "sources": sources}
+        """Returns what makes a build another one: builder, arguments, and sha256 of the sources.
+
+        They are as JSON has them, so that what a file holds can be compared with them.
+        """
+        spec, sources = self.spec(), self.checksums()
+        identity = {"builder": spec["class_path"], "arguments": spec["init_args"]}
+        return json.loads(json.dumps({**identity, "sources": sources}, default=str))
 
 
 def reusable(out: Path, identity: Mapping[str, Any]) -> bool:
@@ -120,8 +123,7 @@ def reusable(out: Path, identity: Mapping[str, Any]) -> bool:
         return False
     file = out / (PART if "part" in identity else MANIFEST)
     content = read_json(file, "a build") if file.is_file() else None
-    expected = json.loads(json.dumps(identity, default=str))
-    if not isinstance(content, dict) or content != {**content, **expected}:
+    if not isinstance(content, dict) or content != {**content, **identity}:
         raise UserError(
             f"expected {out} to be empty or to hold this very build, it holds something else: "
             "choose another folder or remove it"

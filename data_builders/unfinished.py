@@ -85,9 +85,7 @@ def unfinished(out: Path, identity: Mapping[str, Any]) -> Iterator[Unfinished]:
                 continue  # the process that finished meanwhile removed the folder
             if not (folder / "build.lock").exists():
                 continue
-            build = Unfinished(
-                folder, _known(folder, json.loads(json.dumps(identity, default=str)))
-            )
+            build = Unfinished(folder, _known(folder, identity))
             try:
                 yield build
             except BaseException:

@@ -38,6 +38,7 @@ from data_builders.worlds.scenes.series import Canvas, SceneSeries
 from scripts import varied_scenes
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.backbones.word_tokenizer import WordTokenizer
+from vlmtune.storage.files import write_atomically
 from vlmtune.types import Features, FeatureSpec, Pooled
 
 SIZE = 64
@@ -275,9 +276,8 @@ def save(model: CLIP, folder: Path) -> None:
     (folder / "open_clip_config.json").write_text(json.dumps(config, indent=2) + "\n")
     (folder / "vocabulary.txt").write_text("\n".join(vocabulary()) + "\n")
     state = {name: value.contiguous().cpu() for name, value in model.state_dict().items()}
-    temporary = folder / "open_clip_model.safetensors.tmp"
-    save_file(state, temporary)
-    temporary.replace(folder / "open_clip_model.safetensors")
+    with write_atomically(folder / "open_clip_model.safetensors") as temporary:
+        save_file(state, temporary)
 
 
 def measure(folder: Path, scenes: int = 1000, seed: int = HELD_OUT_SEED) -> tuple[float, float]:

@@ -270,12 +270,11 @@ class ScenesBuilder(Builder):
         write_json(folder / "karpathy/dataset_scenes.json", content)
         if self.foils or self.long_foils:
             self._write_foils(folder, images)
-        if self.grammar and "train" in images:
-            content = grammar.table(images["train"], self.training, self.seed, self.grammar)
-            write_text(folder / "grammar/train.csv", content)
-        if self.graded and "train" in images:
-            content = graded.table(images["train"], self.training, self.seed, self.graded)
-            write_text(folder / "graded/train.csv", content)
+        tables = {"grammar": (grammar, self.grammar), "graded": (graded, self.graded)}
+        for name, (form, count) in tables.items():
+            if count and "train" in images:
+                content = form.table(images["train"], self.training, self.seed, count)
+                write_text(folder / f"{name}/train.csv", content)
 
     def _write_foils(self, folder: Path, images: Images) -> None:
         """Writes the table to train on, and that of validation scenes to choose settings by."""
