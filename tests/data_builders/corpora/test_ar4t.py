@@ -1,4 +1,3 @@
-import csv
 from pathlib import Path
 
 import pytest
@@ -6,14 +5,13 @@ import pytest
 from data_builders.corpora.ar4t import AR4TBuilder
 from tests.data_builders.pictures import JPEG
 from tests.refusals import refused
+from vlmtune.benchmarks.files import write_csv
 
 COLUMNS = ["caption", "alt_caption", "filename", "filename_neg", "filepath"]
 
 
 def table(folder: Path, rows: list[list[str]], columns: list[str] = COLUMNS) -> Path:
-    path = folder / "ar4t.csv"
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([columns, *rows])
+    path = Path(write_csv(folder / "ar4t.csv", columns, rows))
     for row in rows:
         image = folder / row[-1]
         image.parent.mkdir(parents=True, exist_ok=True)

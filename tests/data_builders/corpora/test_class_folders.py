@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data_builders.corpora.class_folders import ClassFoldersBuilder
-from tests.data_builders.conftest import dump
+from tests.data_builders.conftest import dump, truths
 from tests.refusals import refused
 from vlmtune.benchmarks.files import write_image
 from vlmtune.data.collate import collate
@@ -51,7 +51,7 @@ def test_captions_are_true_of_all_images_of_their_class_and_of_no_others(folder)
     made = groups(path=folder, templates=templates, negatives=2)
     for group in made:
         name = label(group).replace("_", " ")
-        texts = dict(zip(group.texts, group.truth[0].tolist(), strict=True))
+        texts = truths(group)
         true = {text for text, yes in texts.items() if yes}
         false = set(texts) - true
         assert true == {f"a photo of a {name}.", f"art of the {name}."} == group.true_ids[0]

@@ -3,7 +3,7 @@ from collections import Counter
 from data_builders.corpora.annotations import AnnotatedObject, ClevrScenes
 from data_builders.corpora.descriptions import DescriptionsBuilder, exchanged
 from data_builders.corpora.queries import Query
-from tests.data_builders.conftest import load
+from tests.data_builders.conftest import load, truths
 from vlmtune.data.shards import ShardSet, read_headers
 
 COLOURS = {"blue", "brown", "cyan", "gray", "green", "purple", "red", "yellow"}
@@ -60,7 +60,7 @@ def test_salient_descriptions_name_the_nearest_objects(world, tmp_path):
 def test_twins_exchange_what_is_said_and_are_false(world, tmp_path):
     found, false = build(world, tmp_path / "out", twins=True, density=0.6), 0
     for objects, group in found:
-        for text, true in zip(group.texts, group.truth[0].tolist(), strict=True):
+        for text, true in truths(group).items():
             stated = [
                 any(set(noun) <= {obj["color"], obj["shape"]} for obj in objects)
                 for noun in nouns(text)

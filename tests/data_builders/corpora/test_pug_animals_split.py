@@ -1,13 +1,15 @@
 """Values of a factor are withheld from the animals that are not complete."""
 
-import csv
 from collections import Counter, defaultdict
 from itertools import product
+from pathlib import Path
 
 import pytest
 
 from data_builders.corpora.pug_animals_split import COLUMN, PugAnimalsSplitBuilder
+from tests.data_builders.conftest import rows_of
 from tests.refusals import refused
+from vlmtune.benchmarks.files import write_csv
 
 VALUES = {
     "world_name": [f"World{k}" for k in range(6)],
@@ -20,18 +22,14 @@ ANIMALS = ["PolarBear", "Penguin", "Cat", "Dog", "Goat"]
 @pytest.fixture(scope="module")
 def labels(tmp_path_factory):
     path = tmp_path_factory.mktemp("pug") / "labels_pug_animal.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["filename", "character_name", *VALUES])
-        for number, row in enumerate(product(ANIMALS, *VALUES.values())):
-            writer.writerow([f"{number:06d}.png", *row])
-    return path
+    grid = enumerate(product(ANIMALS, *VALUES.values()))
+    rows = [[f"{number:06d}.png", *row] for number, row in grid]
+    return Path(write_csv(path, ["filename", "character_name", *VALUES], rows))
 
 
 def table(labels, out, **options):
     PugAnimalsSplitBuilder(labels, **options).build(out, progress=False)
-    with (out / "animals.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+    return rows_of(out / "animals.csv")
 
 
 def shown(rows, split):

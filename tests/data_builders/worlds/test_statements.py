@@ -2,7 +2,7 @@ import json
 
 from data_builders.worlds.questions import QuestionsBuilder
 from data_builders.worlds.statements import StatementsBuilder
-from tests.data_builders.conftest import load
+from tests.data_builders.conftest import load, truths
 from tests.refusals import refused
 from vlmtune.data.shards import ShardSet, read_headers
 
@@ -20,10 +20,7 @@ def test_statements_are_those_of_the_questions(world, tmp_path):
         texts = expected.setdefault(row["image_filename"].removesuffix(".png"), {})
         texts |= {row["statement"]: True, row["false_statement"]: False}
     found = groups(tmp_path / "out")
-    assert {
-        key: dict(zip(group.texts, group.truth[0].tolist(), strict=True))
-        for key, group in found.items()
-    } == expected
+    assert {key: truths(group) for key, group in found.items()} == expected
     for group in found.values():
         (true,) = group.true_ids
         assert true == {text for text, yes in expected[group.key].items() if yes}

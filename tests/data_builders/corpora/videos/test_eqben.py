@@ -1,6 +1,5 @@
 """EqBen's pairs of frames, from videos whose frames are known and from the embedded world."""
 
-import csv
 import json
 import pickle
 from pathlib import Path
@@ -20,7 +19,7 @@ from data_builders.corpora.videos.frames import (
     read_frames,
     shows_face,
 )
-from tests.data_builders.conftest import dump, groups, load
+from tests.data_builders.conftest import dump, groups, load, rows_of
 from tests.refusals import refused
 from vlmtune.benchmarks.eqben import read_entries
 
@@ -57,8 +56,7 @@ def video(tmp_path):
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "pairs.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+    return rows_of(folder / "pairs.csv")
 
 
 def names(folder: Path) -> list[str]:

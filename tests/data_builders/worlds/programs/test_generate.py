@@ -1,6 +1,5 @@
 import itertools
 import json
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from tests.data_builders.conftest import dump
 from tests.data_builders.worlds.programs.raw_scenes import WORDS, IllPosed, content, naive, word
 from tests.refusals import refused
 
-SCENES = int(os.environ.get("VLMTUNE_PROGRAM_SCENES", "100"))  # with 10 questions each
+SCENES = 100  # with 10 questions each
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,17 @@
 """Scenes rendered while training: groups that are true, seen compositions only, and repeatable."""
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 
 from data_builders.worlds.scenes.compositions import RECTANGLES
-from data_builders.worlds.scenes.rendered import RenderedScenes
+from data_builders.worlds.scenes.rendered import Kind, RenderedScenes
 from tests.refusals import refused
 from vlmtune.data.schema import check
 
-KINDS = ("captions", "cola", "ar4t", "ar4t_paper", "location", "counting", "attribute")
+KINDS = get_args(Kind)
 UNSEEN = [f"{color} {shape}" for rows in RECTANGLES for color in rows[0] for shape in rows[1]]
 
 
