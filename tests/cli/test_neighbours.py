@@ -12,6 +12,7 @@ from tests.backbones import hf_models
 from tests.tiny import plugin
 from vlmtune.cli.main import main
 from vlmtune.data.catalogue import corpus, decode_image
+from vlmtune.data.record_index import read_group
 from vlmtune.data.shards import ShardSet
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.mining import mine as mining
@@ -85,7 +86,7 @@ def test_coarse_caches_feed_training_and_wrong_arguments_are_one_line(
     assert json.loads((Path(folder) / "meta.json").read_text())["key"]["scorer"] == ""
     mined = MinedNeighbours(folder)
     mined.prepare([ShardSet(str(shards))])
-    group = mined._index[0].read()
+    group = read_group(mined._index[0])
     assert len(mined.extend([group], 0, 0)[0]) == 2
     assert mine(model_folder, tmp_path / "nowhere", tmp_path) == 2
     assert mine(model_folder, shards, tmp_path, "--neighbours", 0) == 2
