@@ -94,8 +94,11 @@ class PictureReader:
     def remember(self, pictures: Sequence[Picture], names: Sequence[str]) -> None:
         """Keeps digests that another rank computed."""
         for picture, name in zip(pictures, names, strict=True):
-            if name and isinstance(picture, ImageRef):
-                self._known[picture] = _file_state(picture), name
+            if not name or not isinstance(picture, ImageRef):
+                continue
+            state = _file_state(picture)
+            if state is not None:  # this host may see the file later than the other rank's
+                self._known[picture] = state, name
 
     def _digest(self, picture: Picture) -> str:
         if not isinstance(picture, ImageRef):
