@@ -63,8 +63,10 @@ class Question:
         }
         if self.scene.halves:
             spatial = any(step.function == "relate" for step in program)
-            by_halves = answered_by_halves(program, self.scene)
-            row["absolute"] = answer_word(by_halves) if spatial else "none"
+            row["absolute"] = "none"
+            if spatial:
+                by_halves = answered_by_halves(program, self.scene)
+                row["absolute"] = answer_word(by_halves)
         return row
 
 
