@@ -273,15 +273,16 @@ class Ranking(Benchmark[RankingItems]):
         items = self.items
         is_hit = hits == 1
         images = torch.arange(len(items.images))
-        truth = items.truth  # the same words may be the caption of several images
 
         def show(caption: int) -> Example:
-            column = int(items.columns[caption])
-            shown_scores = scores[:, column]
-            true = truth[:, column]
-            return best_images(
-                items, items.texts[column], images, shown_scores, true, is_hit[caption]
-            )
+            column = items.columns[caption]
+            # The same words may be the caption of several images. Few captions are shown, so the
+            # truth of all pairs is not needed.
+            has_these_words = items.columns == column
+            true = torch.zeros(len(images), dtype=torch.bool)
+            true[items.owners[has_these_words]] = True
+            query = items.texts[int(column)]
+            return best_images(items, query, images, scores[:, column], true, is_hit[caption])
 
         return gallery(is_hit.tolist(), lambda caption: int(items.owners[caption]), show)
 
