@@ -41,7 +41,7 @@ def embedded(values: torch.Tensor) -> Embedded:
 
 
 def scored(values: torch.Tensor, computed: torch.Tensor | None = None) -> Scores:
-    """Scores with all that an objective may need; the backbone's own and a teacher's are near.
+    """Scores with all that an objective may need; those of the backbone and of teachers are near.
 
     The phrases are the texts once more, true of an image where its score is positive;
     the lowest are foils.
@@ -51,20 +51,25 @@ def scored(values: torch.Tensor, computed: torch.Tensor | None = None) -> Scores
     inside = embedded(values)
     known = values.detach()
     phrases = PhraseScores(values, known > 0, inside.text, known < -1)
-    return Scores(values, computed, inside, near, Scores.full(near), phrases)
+    return Scores(values, computed, inside, near, Scores.full(near), phrases, embedded(near))
+
+
+def cut_embeddings(inside: Embedded, rows: slice, columns: slice) -> Embedded:
+    """The embeddings of some images and some texts."""
+    tokens = inside.image_tokens[rows], inside.text_tokens[columns]
+    return Embedded(inside.image[rows], inside.text[columns], inside.scale, *tokens)
 
 
 def cut(scores: Scores, rows: slice, columns: slice) -> Scores:
     """The scores of some images against some texts."""
-    inside = scores.embedded
-    tokens = inside.image_tokens[rows], inside.text_tokens[columns]
-    part = Embedded(inside.image[rows], inside.text[columns], inside.scale, *tokens)
+    part = cut_embeddings(scores.embedded, rows, columns)
+    average = None if scores.average is None else cut_embeddings(scores.average, rows, columns)
     reference = None if scores.reference is None else scores.reference[rows, columns]
     teacher = scores.teacher
     if teacher is not None:
         teacher = Scores(teacher.values[rows, columns], teacher.computed[rows, columns])
     values, computed = scores.values[rows, columns], scores.computed[rows, columns]
-    return Scores(values, computed, part, reference, teacher)
+    return Scores(values, computed, part, reference, teacher, average=average)
 
 
 def share_of(scores: Scores, targets: Targets, rows: slice, columns: slice) -> ScoreShard:

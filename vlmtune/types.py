@@ -484,6 +484,7 @@ class Scores:
         reference: Scores of the frozen backbone itself, if an objective needs them.
         teacher: Scores of another trained model, of the pairs that an objective needs, if any.
         phrases: Scores of the same images and phrases, if an objective needs them.
+        average: Embeddings by a moving average of the trained weights, likewise.
         noted_computed: `computed` on the CPU, None where it is not known there.
     """
 
@@ -493,6 +494,7 @@ class Scores:
     reference: Float[Tensor, "N M"] | None = None
     teacher: "Scores | None" = None
     phrases: PhraseScores | None = None
+    average: Embedded | None = None
     noted_computed: Bool[Tensor, "N M"] | None = None
 
     @staticmethod

@@ -6,6 +6,7 @@ from .c2lip import C2LIP as C2LIP
 from .ce_clip import CEClip as CEClip
 from .clic import CLIC as CLIC
 from .cyclip import CyClip as CyClip
+from .degla import DeGLA as DeGLA
 from .distillation import Distillation as Distillation
 from .eqsim import EqSim as EqSim
 from .fsc_clip import FSCClip as FSCClip

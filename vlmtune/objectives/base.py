@@ -21,7 +21,9 @@ from vlmtune.errors import UserError, expect
 from vlmtune.objectives.functional import Loss
 from vlmtune.types import Scores, ScoreShard, Targets
 
-Need = Literal["embedded", "tokens", "reference", "contrast", "teacher", "teacher_batch", "phrases"]
+Need = Literal[
+    "embedded", "tokens", "reference", "contrast", "teacher", "teacher_batch", "phrases", "average"
+]
 Factor = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """What a loss or a term of it is multiplied by: at least 0, and finite."""
 
@@ -37,7 +39,7 @@ class Objective(Configured, nn.Module, ABC):
             adapter), "tokens" (its tokens too), "reference" (scores of the frozen backbone),
             "contrast" (contrastive scores), "teacher" (a teacher's scores of the pairs of each
             group), "teacher_batch" (of all pairs of a rank's batch), "phrases" (scores of phrases
-            of the captions).
+            of the captions), "average" (embeddings by a moving average of the trained weights).
         regulariser: True where the loss does not reward true scores above false ones.
     """
 

@@ -162,6 +162,12 @@ def reference_of(scores: Scores, objective: str) -> Float[Tensor, "N M"]:
     return _given(scores.reference, "the frozen backbone's scores", objective, cure)
 
 
+def average_of(scores: Scores, objective: str) -> Embedded:
+    """The embeddings by the averaged weights; `objective` names the loss for the error."""
+    cure = "compute scores with an AdaptationModule"
+    return _given(scores.average, "embeddings by a moving average", objective, cure)
+
+
 def phrases_of(scores: Scores, objective: str) -> PhraseScores:
     """The scores of the captions' phrases; `objective` names the loss for the error."""
     cure = "set data.phrases to NounPhrases or CaptionUnits"

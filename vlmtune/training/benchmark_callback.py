@@ -23,7 +23,7 @@ from vlmtune.report.run_report import Curve, Provenance, RunReport
 from vlmtune.report.screen import primary_line
 from vlmtune.results.item_row import ItemRow
 from vlmtune.results.result import Result
-from vlmtune.training.ema import averaged_weights
+from vlmtune.training.evaluated_weights import evaluated_weights
 from vlmtune.training.module import AdaptationModule, adaptation
 from vlmtune.training.monitors import check_checkpoints, check_monitored
 from vlmtune.training.run_log import log_items, log_results, log_retrievals, provenance
@@ -217,7 +217,7 @@ class BenchmarkCallback(Callback):
         shows_items = training and wandb_loggers(trainer)
         items: list[ItemRow] = []
         collected = items if shows_items else None
-        with averaged_weights(trainer, adaptation(pl_module)):
+        with evaluated_weights(trainer, adaptation(pl_module)):
             suite = run_suite(
                 self.benchmarks, self._scorer, at_least_one=not training, items=collected
             )

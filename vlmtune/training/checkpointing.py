@@ -6,7 +6,7 @@ Never: frozen weights. `cli.run_folder.AtomicCheckpoints` writes the file and
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 import torch
@@ -21,7 +21,11 @@ from vlmtune.config import differences
 from vlmtune.errors import UserError
 from vlmtune.model.loading import LIVE
 
+if TYPE_CHECKING:  # few runs have one
+    from vlmtune.training.average_teacher import AverageTeacher
+
 CHECKPOINT_VERSION = 1  # of the content; checkpoints of any other are refused
+AVERAGE_TEACHER = "average_teacher"  # what an objective learns from, not what is evaluated
 AVERAGE = "average_state_dict"  # while such a checkpoint is resumed: the averaged weights
 
 
@@ -33,6 +37,7 @@ class TrainedWeights(pl.LightningModule):
     objectives: nn.ModuleList
     fingerprint: str  # of the backbone before training
     make_optimizer: Callable[..., Optimizer]
+    average_teacher: "AverageTeacher | None"
 
     @override
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -58,6 +63,8 @@ class TrainedWeights(pl.LightningModule):
             "objectives": self._objective_states(),
             "optimizer": self._optimizer(),
         }
+        if self.average_teacher is not None:
+            checkpoint[AVERAGE_TEACHER] = self.average_teacher.saved()
 
     def _optimizer(self) -> str:
         """Returns the class of the optimizer, known before it is made over the weights."""
@@ -105,6 +112,9 @@ class TrainedWeights(pl.LightningModule):
             if name in states:  # other objectives start without a state
                 number, _ = name.split()
                 self.objectives[int(number)].load_state_dict(state)
+        average = checkpoint.get(AVERAGE_TEACHER)
+        if self.average_teacher is not None and average is not None and fits:
+            self.average_teacher.restore(average)
         # A ShardDataModule counts positions in the data where Lightning counts batches.
         datamodule = getattr(self._trainer, "datamodule", None)
         align = getattr(datamodule, "align", None)

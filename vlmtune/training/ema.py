@@ -172,21 +172,6 @@ class EMA(Callback):
         self._seen = int(state_dict["seen"])
 
 
-@contextlib.contextmanager
-def averaged_weights(trainer: pl.Trainer, module: AdaptationModule) -> Iterator[None]:
-    """Puts averaged weights into the module inside the block, if the trainer has an `EMA`.
-
-    Weights that a strategy holds in parts are whole there.
-    """
-    with contextlib.ExitStack() as stack:
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, EMA):
-                stack.enter_context(callback.averaged(trainer, module))
-        if whole := getattr(trainer.strategy, "whole_weights", None):
-            stack.enter_context(whole())
-        yield
-
-
 def _state(module: AdaptationModule) -> dict[str, Tensor]:
     """Returns the trained tensors themselves."""
     state = trained_state(module.backbone, module.adapter)

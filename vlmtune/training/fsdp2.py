@@ -225,6 +225,8 @@ def check_parts(trainer: pl.Trainer, module: AdaptationModule) -> None:
     unfit = []
     if module.scores.chunk is not None:
         unfit.append("model.chunk")
+    if module.average_teacher is not None:
+        unfit.append("an objective that reads averaged weights")
     for callback in cast(Any, trainer).callbacks:
         anneals = isinstance(callback, RetentionBudget) and callback.action == "anneal"
         if anneals or isinstance(callback, EMA):

@@ -12,8 +12,6 @@ from typing import Annotated, Any, NamedTuple, NoReturn, cast
 import torch
 from pydantic import Field, PositiveInt
 from pytorch_lightning import LightningModule
-from pytorch_lightning.plugins.precision import MixedPrecision, Precision
-from pytorch_lightning.utilities import GradClipAlgorithmType
 from torch import Tensor, nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
@@ -30,6 +28,7 @@ from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.batch_features import CorpusContent
 from vlmtune.training.checkpoint_files import LAST_FINITE
 from vlmtune.training.checkpointing import TrainedWeights
+from vlmtune.training.clipping import ClipsGradients
 from vlmtune.training.finite import (
     BatchCheck,
     batch_check,
@@ -64,7 +63,7 @@ class _BatchLoss(NamedTuple):
     check: BatchCheck  # tells whether scores and losses are finite
 
 
-class AdaptationModule(TrainedWeights, StopsAtSignals):
+class AdaptationModule(TrainedWeights, StopsAtSignals, ClipsGradients):
     r"""Trains an adapter on a backbone, to minimise a weighted sum of objectives.
 
     The loss is $\sum_k w_k L_k(\text{scores}, \text{targets})$. Frozen features come from the
@@ -98,6 +97,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
             adapter's batch. None embeds all at once, which is faster.
         teacher: A trained model for `RankKL`, by any name that `vlmtune.load` takes: the folder of
             an export or a checkpoint.
+        average_decay: Decay of the moving average of the trained weights that `DeGLA` reads.
         start_from: A trained model of the same backbone and adapter, by any such name: its weights
             are those of step 0. The optimizer and the steps are new.
 
@@ -119,13 +119,12 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         seed: int | None = None,
         chunk: PositiveInt | None = None,
         teacher: str | None = None,
+        average_decay: Fraction = 0.9996,
         start_from: str | None = None,
     ) -> None:
         super().__init__()
         check_needs(objectives, adapter, backbone)
-        needs: set[Need] = set()
-        for objective in objectives:
-            needs |= objective.needs
+        needs = set[Need]().union(*[objective.needs for objective in objectives])
         self.backbone = backbone
         self.adapter = adapter
         self.objectives = nn.ModuleList(objectives)
@@ -152,6 +151,12 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
 
             load_weights(start_from, backbone, adapter)
         self.original = self.scores.original  # registered, so that it moves between devices
+        self.average_teacher = None
+        if "average" in needs:
+            from vlmtune.training.average_teacher import AverageTeacher  # few objectives read it
+
+            self.average_teacher = AverageTeacher(backbone, adapter, average_decay)
+        self.scores.average = self.average_teacher
         names = [objective.name for objective in objectives]
         self.validation = Validation([*names, "loss"])
         self._first_key = ""  # of the first record of the present step, on this rank
@@ -226,6 +231,8 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         if not self._accumulated(batch_idx):
             self._first_key = batch.keys[0]
             self._checks = []
+        if self.average_teacher is not None:
+            self.average_teacher.follow(self.backbone, self.adapter, self.global_step)
         group = ProcessGroup()
         # Ranks agree on signals where they agree that scores are finite.
         batch_loss = self._loss(batch, batch_idx, group, self.signals)
@@ -269,22 +276,6 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         got = f"NaN or infinity in the gradient of {name!r}"
         record = f"its batch begins with record {first_keys[0]!r}"
         self._stop("finite gradients", got, record, group)
-
-    @override
-    def configure_gradient_clipping(
-        self,
-        optimizer: torch.optim.Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Clips gradients as Lightning does; with bf16-mixed also for a fused optimizer."""
-        precision = self.trainer.precision_plugin
-        if type(precision) is not MixedPrecision or precision.scaler is not None:
-            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
-            return
-        # Lightning refuses a fused optimizer, as it unscales gradients itself; bf16 has no scale.
-        algorithm = GradClipAlgorithmType(gradient_clip_algorithm or "norm")
-        Precision.clip_gradients(precision, optimizer, gradient_clip_val or 0, algorithm)
 
     @override
     def validation_step(self, batch: Batch, batch_idx: int) -> None:

@@ -22,7 +22,8 @@ from vlmtune.model.model import Model
 from vlmtune.model.resolving import attached
 from vlmtune.model.wise_ft import WiseFT
 from vlmtune.training.checkpoint_files import WITHIN
-from vlmtune.training.ema import EMA, averaged_weights
+from vlmtune.training.ema import EMA
+from vlmtune.training.evaluated_weights import evaluated_weights
 from vlmtune.training.module import AdaptationModule, adaptation
 from vlmtune.types import Batch
 
@@ -157,7 +158,7 @@ class RetentionBudget(Callback):
     def _keeps_budget(self, trainer: pl.Trainer, module: AdaptationModule) -> bool:
         """Measures the present weights."""
         assert self._scorer is not None
-        with averaged_weights(trainer, module):
+        with evaluated_weights(trainer, module):
             metrics = self._measured(self._scorer)
         drops = []
         for name, before in self._before.items():

@@ -35,6 +35,7 @@ from vlmtune.training.shard_layout import ShardLayout, shard_layout
 from vlmtune.types import Batch, Features, Pooled, PooledTokens, ScoreShard
 
 if TYPE_CHECKING:  # most runs have no teacher
+    from vlmtune.training.average_teacher import AverageTeacher
     from vlmtune.training.teacher import Teacher
 
 
@@ -73,6 +74,7 @@ class TrainingScores:
         self.needs = needs
         self.chunk = chunk
         self.teacher = teacher  # another trained model, which scores the batch too
+        self.average: AverageTeacher | None = None  # a moving average of what is trained
 
     def open(self, root: Path, corpus: CorpusContent, fingerprint: str, dtype: StoreDType) -> None:
         """Opens the stores of all features that are frozen, building those that are missing."""
@@ -83,6 +85,8 @@ class TrainingScores:
             needs_pixels = self.teacher.features.images is None
         if self.inputs.images is not None and not needs_pixels:
             corpus.use_stored_images(self.inputs.images)
+        if self.average is not None:
+            self.average.features.open(root, corpus, fingerprint, dtype)
         if "reference" in self.needs:
             self.reference.open(root, corpus, fingerprint, dtype)
 
@@ -102,6 +106,8 @@ class TrainingScores:
         self.scored = shard.rows.computed.sum()  # pairs of this rank, for the run's monitor
         if self.teacher is not None:
             shard = self.teacher.add(shard, contrast, batch, self.chunk, layout, group)
+        if self.average is not None:
+            shard = self.average.add(shard, batch, self.chunk, layout, group)
         if "reference" not in self.needs:
             return shard
         if self.original is not None:
