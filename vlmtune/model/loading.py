@@ -22,7 +22,7 @@ from vlmtune.backbones.weight_checks import check_finite, check_written
 from vlmtune.config import Spec, find_path, instantiate
 from vlmtune.errors import UserError, one_line
 from vlmtune.model.hub import NETWORK, is_hub_id
-from vlmtune.model.layout import CONFIG, FILES, WEIGHTS, PluginSpec, read_config
+from vlmtune.model.layout import CONFIG, WEIGHTS, PluginSpec, read_config
 from vlmtune.model.model import Model
 from vlmtune.storage.files import check_shape, reading, regular, sha256_of
 
@@ -173,12 +173,15 @@ def _export_folder(source: str, revision: str | None) -> Path:
     folder = Path(source)
     if folder.is_dir():
         return folder
-    from huggingface_hub import snapshot_download  # a local folder does not need it
+    from huggingface_hub import hf_hub_download  # a local folder does not need it
 
     from vlmtune.backbones.hub_connection import hub_or_cache
 
     with reading(source, "an export on the Hugging Face hub", NETWORK), hub_or_cache(source):
-        return Path(snapshot_download(source, revision=revision, allow_patterns=list(FILES)))
+        config = Path(hf_hub_download(source, CONFIG, revision=revision))
+        # The snapshot's name is its commit: weights of the same, though a branch may move on.
+        hf_hub_download(source, WEIGHTS, revision=config.parent.name)
+        return config.parent
 
 
 def check_packages(*specs: Any, packages: Sequence[str], source: str) -> None:
