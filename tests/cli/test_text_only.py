@@ -8,6 +8,7 @@ from vlmtune.benchmarks.pug_animals import PugAnimals
 from vlmtune.cli.main import main
 from vlmtune.cli.text_only import TextOnly, captions
 from vlmtune.evaluation import ImageAveraged
+from vlmtune.evaluation.text_only import FewestWords
 from vlmtune.language.ngram import NGram
 from vlmtune.model import load
 from vlmtune.report.run_report import Provenance
@@ -67,9 +68,12 @@ def test_what_holds_no_captions_is_one_line(tmp_path, kind):
 
 def test_both_text_only_runs_are_the_scores_of_the_benchmarks(cola, scorer, provenance, text_only):
     cola = cola("tiny")
-    n_gram, averaged = text_only.runs([cola], scorer, provenance)
+    n_gram, shortest, averaged = text_only.runs([cola], scorer, provenance)
     assert n_gram.text_only
     assert averaged.text_only
+    assert shortest.text_only
+    assert shortest.results[0].metrics == cola.run(FewestWords()).metrics
+    assert (shortest.provenance.backbone, shortest.provenance.model) == ("none", {})
     assert n_gram.results[0].metrics == cola.run(text_only.n_gram).metrics
     assert averaged.results[0].metrics == cola.run(ImageAveraged(scorer)).metrics
     # Which image is asked for makes no difference, so no caption prefers its image.
@@ -104,17 +108,25 @@ def test_evaluate_and_report_show_text_only_runs(model_folder, tmp_path, monkeyp
         assert main(call) == 0, capsys.readouterr().err
     assert {path.name for path in (tmp_path / "one").iterdir()} == {
         *("report.json", "report.md", "report.html"),
-        *("text-only-n-gram.json", "text-only-image-averaged.json"),
+        *("text-only-n-gram.json", "text-only-fewest-words.json"),
+        "text-only-image-averaged.json",
     }
     head = (tmp_path / "one" / "report.md").read_text().splitlines()[2]
-    assert head.endswith("| one | text-only (n-gram) | text-only (image averaged) |")
+    assert head.endswith(
+        "| one | text-only (n-gram) | text-only (fewest words) | text-only (image averaged) |"
+    )
 
     tables = ["--csv", "tables/all.csv", "--latex", "tables/all.tex"]
     assert main(["report", "one", "two", "--out", "both", *tables]) == 0, capsys.readouterr().err
     lines = (tmp_path / "both" / "report.md").read_text().splitlines()
     head = next(line for line in lines if line.startswith("|"))  # the finding stands before it
     # Both were made of the same captions and the same model: each text-only run stands once.
-    assert head.endswith("| one | two | text-only (image averaged) | text-only (n-gram) |")
+    names = [
+        "one",
+        "two",
+        *(f"text-only ({name})" for name in ("fewest words", "image averaged", "n-gram")),
+    ]
+    assert head.endswith(f"| {' | '.join(names)} |")
     assert (tmp_path / "tables/all.csv").read_text().startswith("run,benchmark,")
     assert r"\toprule" in (tmp_path / "tables/all.tex").read_text()
 

@@ -93,9 +93,9 @@ IMAGE_SIZE = """read images at this size, for pictures whose objects are small; 
 are interpolated, trained ones refused"""
 DEVICE = "cpu, cuda, ...; the accelerator by default"
 BATCH_SIZE = "images that an accelerator encodes at once (%(default)s); a CPU encodes 32"
-TEXT_ONLY = """also measure two scores that see no image: an n-gram model of these captions
-(shards, or a text file with one caption a line), and the model's scores averaged over up to 64
-images"""
+TEXT_ONLY = """also measure three scores that see no image: an n-gram model of these captions
+(shards, or a text file with one caption a line), the caption with the fewest words, and the model's
+scores averaged over up to 64 images"""
 ITEMS = """also write one row per item, as .jsonl, .csv or .parquet: benchmark, id, files, captions,
 truth, scores, right or wrong; given OUT/items.jsonl (or .csv, .parquet), `vlmtune report` shows
 which items were won and lost"""
@@ -135,8 +135,8 @@ Example:
 MODELS = """models as for `vlmtune evaluate --model`, or folders of runs, whose newest checkpoint is
 taken; the first is the one that the others are compared with; --pretrained is for plain names of
 open_clip, --architecture for weights files"""
-N_GRAM = """also score by an n-gram model of these captions (shards, or a text file with one caption
-a line), which sees no image"""
+N_GRAM = """also score without an image: by an n-gram model of these captions (shards, or a text
+file with one caption a line), and by the fewest words"""
 COMPARE = """\
 Run it again at any time: finished runs are skipped, stopped ones resume.
 Several processes can work on one comparison at the same time, for example one per GPU."""

@@ -22,13 +22,13 @@ from vlmtune.benchmarks.pair_scorer import PairScorer
 from vlmtune.cli.evaluate import default_name
 from vlmtune.cli.plugins import make_list, model_of
 from vlmtune.cli.provenance import provenance_of
-from vlmtune.cli.text_only import N_GRAM, captions, n_gram_provenance
+from vlmtune.cli.text_only import N_GRAM, SHORTEST, captions, n_gram_provenance, without_model
 from vlmtune.config import instantiate
 from vlmtune.data.images import digest as image_digest
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import NotRun, load_all, run_suite
-from vlmtune.evaluation.text_only import TextOnlyScore
+from vlmtune.evaluation.text_only import FewestWords, TextOnlyScore
 from vlmtune.model.model import Model
 from vlmtune.report.leaderboard import TWIN, MeasuredModel, write_leaderboard
 from vlmtune.report.run_report import SCHEMA, Provenance, RunReport
@@ -146,9 +146,14 @@ def run(options: argparse.Namespace) -> None:
         entries.append(MeasuredModel(report, bytes_an_image(model)))
     if texts is not None:
         n_gram = TextOnlyScore.fitted(texts)
-        origin = n_gram_provenance(n_gram, str(options.text_only), entries[0].report.provenance)
-        report = cache.measured(N_GRAM, digest([N_GRAM, texts]), n_gram, origin)
-        entries.append(MeasuredModel(replace(report, text_only=True), None))
+        origin = entries[0].report.provenance
+        of_captions = n_gram_provenance(n_gram, str(options.text_only), origin)
+        of_lengths = without_model(origin, "the caption with the fewest words")
+        for report in (
+            cache.measured(N_GRAM, digest([N_GRAM, texts]), n_gram, of_captions),
+            cache.measured(SHORTEST, digest([SHORTEST]), FewestWords(), of_lengths),
+        ):
+            entries.append(MeasuredModel(replace(report, text_only=True), None))
     page = write_leaderboard(options.out, entries)
     print(f"leaderboard: {page}")
 

@@ -1,6 +1,6 @@
 """The text-only runs of an evaluation: the same benchmarks, scored without seeing the image.
 
-In: captions and benchmarks. Out: two runs. Never: a score that depends on the image.
+In: captions and benchmarks. Out: three runs. Never: a score that depends on the image.
 """
 
 import itertools
@@ -15,12 +15,13 @@ from vlmtune.data.shards import ShardSet, read_headers
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import run_suite
-from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
+from vlmtune.evaluation.text_only import FewestWords, ImageAveraged, TextOnlyScore
 from vlmtune.report.run_report import Provenance, RunReport
 from vlmtune.storage.files import reading, regular
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow")  # their lines are not captions
 N_GRAM, AVERAGED = "text-only (n-gram)", "text-only (image averaged)"
+SHORTEST = "text-only (fewest words)"
 
 
 def captions(source: Path | str) -> Iterator[str]:
@@ -46,7 +47,7 @@ def captions(source: Path | str) -> Iterator[str]:
 
 
 class TextOnly:
-    """The text-only runs of an evaluation: an n-gram model, and the model with averaged images.
+    """An n-gram model, the shortest caption, and the model with averaged images.
 
     Args:
         source: The captions of the n-gram model, see `captions`. They are read at once, so that a
@@ -60,7 +61,7 @@ class TextOnly:
     def runs(
         self, benchmarks: Sequence[Benchmark], scorer: Scorer, provenance: Provenance
     ) -> list[RunReport]:
-        """Runs the benchmarks with the n-gram model, and with the mean scores of images.
+        """Runs the benchmarks with each of them.
 
         Benchmarks that need embeddings are left out.
         """
@@ -70,9 +71,11 @@ class TextOnly:
             print("no text-only runs: no benchmark uses scores", file=sys.stderr)
             return []
         fitted = n_gram_provenance(self.n_gram, str(self.source), provenance)
+        shortest = without_model(provenance, "the caption with the fewest words")
         averaged = replace(provenance, adapter=f"{provenance.adapter}, image averaged")
         runs = [
             _run(N_GRAM, scored, self.n_gram, fitted),
+            _run(SHORTEST, scored, FewestWords(), shortest),
             _run(AVERAGED, scored, ImageAveraged(scorer), averaged),
         ]
         for run in runs:
@@ -83,15 +86,20 @@ class TextOnly:
 
 def n_gram_provenance(n_gram: TextOnlyScore, data: str, provenance: Provenance) -> Provenance:
     """The provenance of an n-gram model's numbers, beside a report with this `provenance`."""
-    # The n-gram model is not the model of the report: its backbone, seed and time are its own.
     model = n_gram.model
+    bare = without_model(provenance, f"n-grams of up to {model.order} words")
+    return replace(bare, model={"n_gram": model.spec()}, data=data)
+
+
+def without_model(provenance: Provenance, adapter: str) -> Provenance:
+    """The provenance of numbers that the model of the report has no part in."""
     return replace(
         provenance,
         backbone="none",
-        adapter=f"n-grams of up to {model.order} words",
-        model={"n_gram": model.spec()},
+        adapter=adapter,
+        model={},
         fingerprint="",
-        data=data,
+        data="",
         seed=None,
         trainable_parameters=0,
         seconds=0.0,

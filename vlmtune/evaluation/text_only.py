@@ -80,6 +80,25 @@ class TextOnlyScore(_TextScorer):
         return torch.tensor(values, dtype=torch.float64)
 
 
+class FewestWords(_TextScorer):
+    """Minus the number of words of the caption.
+
+    Where false captions are true ones with something added, as in half-truths and SugarCrepe's
+    additions, it is right without reading them.
+
+    Example:
+        >>> from pathlib import Path
+        >>> image = ImageRef(Path("any.png"))
+        >>> FewestWords()([image], ["a dog", "a dog and a cat"])
+        tensor([[-2., -5.]], dtype=torch.float64)
+    """
+
+    @override
+    def _text_scores(self, images: Sequence[ImageRef], texts: Sequence[str]) -> Float[Tensor, "M"]:
+        counts = [-len(text.split()) for text in texts]
+        return torch.tensor(counts, dtype=torch.float64)
+
+
 class ImageAveraged(_TextScorer):
     r"""A model with the image averaged out: $\bar s_j = \frac{1}{n} \sum_i s_{ij}$.
 

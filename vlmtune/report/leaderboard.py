@@ -64,7 +64,7 @@ class Board:
     """The content of a leaderboard.
 
     Attributes:
-        runs: The reports of the models, then that of text-only scores, if there is one.
+        runs: The reports of the models, then those of text-only scores, if there are any.
         rows: The primary metrics of the benchmarks, under the strict convention, then "reference".
         gains: Of each run the mean change on compositional and on retained benchmarks; None
             without any, for the first model, and for text-only scores.
