@@ -79,7 +79,7 @@ def test_its_defaults_are_those_of_the_papers_experiment(cls, backbone):
     objectives = [instantiate(spec, Objective).spec() for spec in paper["objectives"]]
     assert [one.spec() for one in module.objectives] == objectives
     assert "pairs" not in paper
-    assert isinstance(module.pairs, AllPairs)
+    assert isinstance(module.scores.pairs, AllPairs)
     settings = module.make_optimizer([torch.nn.Parameter(torch.ones(1))]).defaults
     assert settings.items() >= paper["optimizer"]["init_args"].items()
 

@@ -1,14 +1,18 @@
 """Phrases on their way from the data module to an objective, past all others."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.functional import normalize
 
+from tests.adapters.families import FAMILIES, backbone
 from tests.refusals import refused
 from tests.runs import QUIET, module, quiet_trainer
 from tests.toy import Toy, Tune, batch, groups
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.data import NounPhrases, ShardDataModule, ShardSet
+from vlmtune.data.collate import collate
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives import C2LIP, InfoNCE
 from vlmtune.pairs.all_pairs import AllPairs
@@ -37,6 +41,22 @@ def test_phrases_are_scored_as_texts_are(chunk):
     torch.testing.assert_close(rows.phrases.values, adapter.log_scale.exp() * cosines)
     torch.testing.assert_close(rows.phrases.text, unit)
     assert rows.phrases.truth.equal(made.targets.truth)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_batch_without_a_phrase_scores_none(family):
+    model = backbone(family)
+    (group,) = groups((1,))[0]
+    nothing = (frozenset(),) * len(group.image_ids)
+    texts = ("red cube", "blue sphere", "dog")[: len(group.texts)]
+    untrue = replace(group, texts=texts, truth=torch.zeros_like(group.truth), true_ids=nothing)
+    made = collate([untrue])
+    no_phrases = collate(NounPhrases().groups([untrue]))
+    assert no_phrases.texts == ()
+    pixels = torch.zeros(len(made.image_ids), 3, 32, 32)
+    made = replace(made, pixels=pixels, phrases=no_phrases)
+    rows = share(TrainingScores(model, FullFineTuning(), AllPairs(), {"phrases"}), made).rows
+    assert rows.phrases.values.shape == (len(made.image_ids), 0)
 
 
 def test_objectives_that_ask_for_no_phrases_get_none():

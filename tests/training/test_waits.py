@@ -1,16 +1,20 @@
 """A step on a GPU mixes no devices, and waits for it once."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
+from PIL import Image
 
+from tests.adapters.families import FAMILIES, backbone
 from tests.pretended_gpu import DEVICE, move, pretended_gpu
 from tests.runs import QUIET, fit, module, plugin_of
 from vlmtune.adapters import Adapter, FullFineTuning
 from vlmtune.config import stems
 from vlmtune.objectives import InfoNCE, Objective, PairBCE
 from vlmtune.pairs.base import PairPolicy
+from vlmtune.training import AdaptationModule
 from vlmtune.types import send
 
 pytestmark = QUIET
@@ -81,6 +85,14 @@ def test_adapters(stem, model_folder, batch, monkeypatch):
     adapter = plugin_of("adapters", stem, Adapter)
     made = module(model_folder, adapter, [PairBCE() if adapter.joint else InfoNCE()])
     step(made, stem, batch, monkeypatch)
+
+
+@pytest.mark.parametrize("family", FAMILIES[1:])
+def test_other_families(family, batch, monkeypatch):
+    model = backbone(family)
+    pixels = torch.stack([model.preprocess(Image.new("RGB", (40, 40)))] * len(batch.image_ids))
+    made = AdaptationModule(model, plugin_of("adapters", "mm_adapter", Adapter), [PairBCE()])
+    step(made, "mm_adapter", replace(batch, pixels=pixels), monkeypatch)
 
 
 @pytest.mark.parametrize("stem", stems("pairs"))

@@ -72,6 +72,12 @@ class RunProgress(ProgressBar):
     ) -> None:
         if self._bar is None or self._steps is None or self._bar.disable:
             return
+        step = trainer.global_step
+        logged = step % cast(Any, trainer).log_every_n_steps == 0
+        # Reading a number waits for a GPU, so there the line follows the log.
+        if pl_module.device.type != "cpu" and not logged:
+            self._bar.update(self._steps, completed=step)
+            return
         callbacks = cast(Any, trainer).callbacks  # an attribute that Lightning sets later
         # What the monitor measured last is the newer of the two.
         numbers = dict(self.get_metrics(trainer, pl_module))
@@ -79,7 +85,7 @@ class RunProgress(ProgressBar):
             if isinstance(callback, RunMonitor):
                 numbers |= callback.latest
         note = "  ".join(form.format(numbers[x]) for x, form in SHOWN.items() if x in numbers)
-        self._bar.update(self._steps, completed=trainer.global_step, note=note)
+        self._bar.update(self._steps, completed=step, note=note)
 
     @override
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

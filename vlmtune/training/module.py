@@ -195,11 +195,6 @@ class AdaptationModule(TrainedWeights, StopsAtSignals, ClipsGradients):
         stored = self.store is not None and self.adapter.text_input.frozen
         return None if stored else self.backbone.tokenize
 
-    @property
-    def pairs(self) -> PairPolicy:
-        """Which pairs a joint adapter is trained on."""
-        return self.scores.pairs
-
     # -- training -----------------------------------------------------------------------------
 
     @override

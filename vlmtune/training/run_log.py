@@ -103,7 +103,7 @@ def provenance(
         "data": ", ".join(folders),
         "config": {
             "objectives": [o.spec() for o in module.objectives],  # type: ignore[operator]
-            "pairs": module.pairs.spec(),
+            "pairs": module.scores.pairs.spec(),
             "steps": trainer.global_step,
             "ranks": trainer.world_size,
             "training_data": training_data,

@@ -129,7 +129,10 @@ class TrainingScores:
         shard = dual_score_shard(adapter, image, text, layout, group)
         if batch.phrases is None or "phrases" not in self.needs:
             return shard
-        phrases = self._embed("text", batch.phrases, {}, tokens=False)
+        # Towers do not run without rows, and FSDP2 needs them to run on every rank.
+        texts = batch.phrases.texts or batch.texts[:1]
+        phrases = self._embed("text", replace(batch.phrases, texts=texts), {}, tokens=False)
+        phrases = phrases[: len(batch.phrases.texts)]
         assert isinstance(phrases, Pooled)
         # Phrases are texts of their own, so they have their own columns.
         phrase_layout = shard_layout(batch.phrases, group, merged=True)

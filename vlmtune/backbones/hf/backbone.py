@@ -23,7 +23,7 @@ from vlmtune.backbones.hf.image_size import resized
 from vlmtune.backbones.hf.loading import Loaded, describe, load, quiet
 from vlmtune.backbones.hf.peft_adapter import merged
 from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower
-from vlmtune.backbones.staging import encode_words, gradients, masked, no_such_layer, state_after
+from vlmtune.backbones.staging import encode_words, gradients, no_such_layer, state_after
 from vlmtune.backbones.weight_checks import DTYPES, digest
 from vlmtune.errors import UserError
 from vlmtune.storage.files import reading
@@ -194,8 +194,8 @@ class HFDualEncoder(HFBackbone):
                 return state
             if spec.layer == -1:
                 state = tower.norm(state)
-            patches = state.values[:, tower.special :]
-            return masked(patches, state.mask[:, tower.special :])
+            patches = state.without_first(tower.special)
+            return patches.masked(patches.values)
 
     @override
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:
