@@ -48,13 +48,14 @@ class AverageTeacher(nn.Module):
         self.backbone, self.adapter = copy.deepcopy((backbone, adapter), frozen)
         self.features = BatchFeatures(self.backbone, adapter.image_input, adapter.text_input)
         self.requires_grad_(False)
-        self.eval()
 
     @override
     def train(self, mode: bool = True) -> "AverageTeacher":
-        """Stays in evaluation mode."""
-        del mode
-        return super().train(False)
+        """Sets training mode as the model does: some adapters embed otherwise in training."""
+        super().train(mode)
+        self.backbone.eval()
+        self.adapter.train(mode)  # some of its modules lie in the backbone
+        return self
 
     @torch.no_grad()
     def follow(self, backbone: Backbone, adapter: Adapter, step: int) -> None:
