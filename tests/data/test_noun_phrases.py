@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.refusals import refused
 from vlmtune.data.caption_draw import draw_captions
 from vlmtune.data.collate import collate
 from vlmtune.data.noun_phrases import NounPhrases
@@ -36,6 +37,18 @@ def group(key: str, images: int, texts: tuple[str, ...], truth: list[list[int]])
 )
 def test_phrases_of_a_caption(caption, phrases):
     assert NounPhrases().of_caption(caption) == phrases
+
+
+def test_phrases_of_a_file_come_before_the_tagger(tmp_path):
+    file = tmp_path / "phrases.json"
+    file.write_text('{"A red car.": ["a car", "red", "a car"], "A cat.": []}')
+    phrases = NounPhrases(file=str(file))
+    assert phrases.of_caption("A red car.") == ("a car", "red")
+    assert phrases.of_caption("A cat.") == ("A cat.",)
+    assert phrases.of_caption("A dog.") == ("dog",)
+    file.write_text('{"A red car.": "red car"}')
+    with refused(f"expected lists of phrases by caption in {file}"):
+        NounPhrases(file=str(file))
 
 
 def test_phrases_are_texts_of_the_images_whose_captions_have_them():

@@ -15,6 +15,7 @@ from vlmtune.language.canonical import canonical
 from vlmtune.language.phrases import noun_phrases
 from vlmtune.language.tagger import LexiconTagger, Tagger, tagged_sentence
 from vlmtune.language.words import Sentence
+from vlmtune.storage.files import read_json
 from vlmtune.types import Group
 
 # The last three as in "free of", "lacking" and "instead of".
@@ -36,23 +37,30 @@ class NounPhrases(CaptionPhrases):
     Equal phrases of a batch are one text, true of each image that has a caption with it, drawn or
     not. Of other images its truth is unknown.
 
-    A corpus that brings phrases of its own needs a subclass with another `of_caption`.
-
     Args:
         tagger: Tags parts of speech; None uses the `LexiconTagger`.
+        file: A JSON file `{caption: [phrase, ...]}` with other phrases, such as those of a language
+            model. Captions that it lacks are tagged.
 
     Example:
         >>> NounPhrases().of_caption("A red car in front of two big, black dogs.")
         ('red car', 'two big, black dogs')
     """
 
-    def __init__(self, tagger: Tagger | None = None) -> None:
+    def __init__(self, tagger: Tagger | None = None, file: str | None = None) -> None:
         self.tagger: Tagger = LexiconTagger() if tagger is None else tagger
+        self.file = file
+        self._given: dict[str, list[str]] = {}
+        if file is not None:
+            expected = "lists of phrases by caption"
+            self._given = read_json(file, expected, shape=dict[str, list[str]])
 
     def of_caption(self, caption: str) -> tuple[str, ...]:
         """Returns the phrases of a caption in order, each once; at least one."""
-        sentence = tagged_sentence(caption, self.tagger)
-        phrases = [span_text(sentence, *span) for span in object_spans(sentence)]
+        phrases = self._given.get(caption)
+        if phrases is None:
+            sentence = tagged_sentence(caption, self.tagger)
+            phrases = [span_text(sentence, *span) for span in object_spans(sentence)]
         if not phrases:
             return (caption,)
         return tuple(dict.fromkeys(phrases))
