@@ -7,8 +7,9 @@ import pytest
 
 from tests.benchmarks.models import drawn, scorer
 from tests.refusals import refused
-from vlmtune.benchmarks.bivlc import BiVLC, write_parquet
+from vlmtune.benchmarks.bivlc import BiVLC
 from vlmtune.benchmarks.files import write_image
+from vlmtune.benchmarks.table_files import write_parquet
 
 SWAPS = {"swap_att": 278, "swap_obj": 81}  # items of the release
 KINDS = ("replace_obj", "replace_rel", "replace_att", *SWAPS, "add_obj", "add_att")

@@ -2,7 +2,7 @@
 
 In: annotation files, images and a scorer. Out: a `Result` of each benchmark. Never: a model.
 
-A benchmark is its reader; one of four `rules` turns scores into numbers.
+A benchmark is its reader; one of five `rules` turns scores into numbers.
 To add one: subclass a rule, write `read` and `fixture`, and add a YAML of the same stem to
 `configs/plugins/benchmarks`; `tests/contracts` then tests it. See docs/extend.md.
 """

@@ -35,6 +35,8 @@ from .rules.paired import Paired as Paired
 from .rules.paired import PairedItem as PairedItem
 from .rules.ranking import CaptionedImage as CaptionedImage
 from .rules.ranking import Ranking as Ranking
+from .rules.statements import StatementItem as StatementItem
+from .rules.statements import Statements as Statements
 from .spec_image_to_text import SpecImageToText as SpecImageToText
 from .sugar_crepe import SugarCrepe as SugarCrepe
 from .sugar_crepe_pp import SugarCrepePP as SugarCrepePP

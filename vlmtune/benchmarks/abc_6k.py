@@ -7,41 +7,22 @@ names no image, so the captions are looked up in `captions_train2014.json` and
 `captions_val2014.json`. Source: Feng et al. 2023, Structured Diffusion Guidance, section 4.
 """
 
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
 from jaxtyping import Float
 from torch import Tensor
-from typing_extensions import TypedDict, override
+from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import first_file, get_file, write_image, write_json
+from vlmtune.benchmarks.coco_files import closed, images_of_captions
+from vlmtune.benchmarks.files import get_file, write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.results.metric_value import count
 from vlmtune.results.result import Result
-from vlmtune.storage.files import read_json, reading, regular
+from vlmtune.storage.files import reading, regular
 from vlmtune.types import ImageRef
-
-LAYOUT = "COCO captions with images and annotations"
-
-
-class _Image(TypedDict):
-    id: int
-    file_name: str
-
-
-class _Annotation(TypedDict):
-    image_id: int
-    caption: str
-
-
-class _Captions(TypedDict):
-    """A file of COCO's captions; it holds more."""
-
-    images: list[_Image]
-    annotations: list[_Annotation]
 
 
 class ABC6K(MultipleChoice):
@@ -128,33 +109,6 @@ class ABC6K(MultipleChoice):
 
     @cached_property
     def _images(self) -> dict[str, ImageRef]:
-        """The first image of each caption of COCO."""
-        images: dict[str, ImageRef] = {}
-        # COCO has 600,000 captions, of which few are wanted.
+        """The first image of each caption; COCO has 600,000, of which few are wanted."""
         wanted = {closed(true) for true, _ in self._pairs}
-        for path in self.captions:
-            content: _Captions = read_json(path, LAYOUT, get_file(self.source), _Captions)
-            names = {image["id"]: image["file_name"] for image in content["images"]}
-            for annotation in content["annotations"]:
-                caption = closed(annotation["caption"])
-                name = names.get(annotation["image_id"])
-                if caption in wanted and caption not in images and name is not None:
-                    images[caption] = self._image(name)
-        return images
-
-    def _image(self, name: str) -> ImageRef:
-        """An image `COCO_val2014_000000000042.jpg`, in the folder of its split or in the one."""
-        split = name.split("_")[1:2]
-        in_split = Path(self.images, *split, name)
-        in_folder = Path(self.images, name)
-        return ImageRef(first_file([in_split, in_folder]))
-
-
-def closed(text: str) -> str:
-    """The text with single spaces, and none before punctuation.
-
-    Example:
-        >>> closed("A kitchen has white cabinets , and the cook 's hat is red .")
-        "A kitchen has white cabinets, and the cook's hat is red."
-    """
-    return re.sub(r" (?=[.,;:!?]|'s\b|n't\b)", "", " ".join(text.split()))
+        return images_of_captions(self.captions, self.images, wanted, get_file(self.source))

@@ -9,8 +9,7 @@ a photograph of COCO, and the negative caption of the negative image, a generate
 Miranda et al. 2024.
 """
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,14 +20,11 @@ from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.files import Text, get_file, write_image
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem
-from vlmtune.benchmarks.table_files import written_image
-from vlmtune.data.tables import read_cells
+from vlmtune.benchmarks.table_files import read_shards, write_parquet, written_image
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
 from vlmtune.results.result import Result
-from vlmtune.storage.files import check_shape
 from vlmtune.types import ImageRef
 
-SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})")  # the name of one file of several
 LAYOUT = "Parquet rows of image, caption, negative_caption, negative_image, type and subtype"
 
 
@@ -97,14 +93,14 @@ class BiVLC(Paired):
 
     @override
     def read(self) -> list[PairedItem]:
+        fix = get_file(self.source)
+        rows: Iterator[_Row] = read_shards(Path(self.path), ROW, LAYOUT, fix)
         items = []
-        for file in _files(Path(self.path)):
-            for cells in read_cells(file):
-                row: _Row = check_shape(cells, ROW, file, LAYOUT, get_file(self.source))
-                images = (self._image(row["image"]), self._image(row["negative_image"]))
-                texts = (row["caption"], row["negative_caption"])
-                part = f"{row['type']}_{row['subtype']}"
-                items.append(PairedItem(images, texts, row["type"], (part,)))
+        for row in rows:
+            images = (self._image(row["image"]), self._image(row["negative_image"]))
+            texts = (row["caption"], row["negative_caption"])
+            part = f"{row['type']}_{row['subtype']}"
+            items.append(PairedItem(images, texts, row["type"], (part,)))
         return items
 
     def _image(self, cell: _Image) -> ImageRef:
@@ -126,19 +122,3 @@ class BiVLC(Paired):
         for name, won in wins.items():
             result.metrics[name] = cluster_robust_mean(won.double(), self.items.ways, 1 / 2)
         return result
-
-
-def _files(folder: Path) -> list[Path]:
-    """The files of the release, those that are missing included: each name says how many."""
-    files = sorted(folder.glob("*.parquet"))
-    if files and (parts := SHARD.fullmatch(files[0].stem)):
-        name, count = parts.groups()
-        files = [folder / f"{name}-{k:05d}-of-{count}.parquet" for k in range(int(count))]
-    return files
-
-
-def write_parquet(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Writes a table in the layout of the release."""
-    from pyarrow import Table, parquet  # an optional package
-
-    parquet.write_table(Table.from_pylist(list(rows)), path)

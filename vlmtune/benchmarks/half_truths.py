@@ -12,41 +12,17 @@ multiple-choice rule.
 Source: Kargi et al. 2026, Half-Truths Break Similarity-Based Retrieval.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
-from typing_extensions import TypedDict, override
+from typing_extensions import override
 
-from vlmtune.benchmarks.files import Text, first_file, get_file, write_image, write_json
+from vlmtune.benchmarks.files import first_file, get_file, write_image, write_json
+from vlmtune.benchmarks.half_truth_units import LAYOUT, Units, comparisons
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
 
 KEYS = ("image", "triplet_type", "anchor", "half_truth")
-LAYOUT = "records with image_path, entities, negative_entities and relations"
-
-
-class _Foil(TypedDict):
-    negative: Text
-
-
-class _Phrase(TypedDict):
-    subject: Text
-    relation_type: Text
-    object: Text
-
-
-class _Relation(_Phrase):
-    negatives: list[_Phrase]
-
-
-class _Units(TypedDict):
-    """The units of a caption; the file holds more."""
-
-    image_path: Text
-    entities: list[Text]
-    negative_entities: dict[str, list[_Foil]]
-    relations: list[_Relation]
 
 
 class HalfTruths(MultipleChoice):
@@ -108,36 +84,12 @@ class HalfTruths(MultipleChoice):
             return items
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
         for file in files:
-            records = read_json(file, LAYOUT, get_file(self.source), list[_Units])
+            records = read_json(file, LAYOUT, get_file(self.source), list[Units])
             for record in records:
                 # The authors' pipeline writes paths of its own machine, so the name alone may do.
                 named = Path(self.images, record["image_path"])
                 bare = Path(self.images, named.name)
                 image = ImageRef(first_file([named, bare]))
-                for kind, texts in (*_entities(record), *_relations(record)):
+                for kind, texts in comparisons(record):
                     items.append(ChoiceItem(image, texts, kind))
         return items
-
-
-def _entities(record: _Units) -> Iterator[tuple[str, tuple[str, str]]]:
-    entities = list(dict.fromkeys(record["entities"]))
-    # A sole entity has nothing that it could be added to.
-    if len(entities) < 2:
-        return
-    shorts = (entities[1], *entities)
-    for short, entity in zip(shorts, entities, strict=False):
-        for foil in record["negative_entities"].get(entity, []):
-            yield "entity", (short, f"{short} and {foil['negative']}")
-
-
-def _relations(record: _Units) -> Iterator[tuple[str, tuple[str, str]]]:
-    for relation in record["relations"]:
-        short = relation["subject"]
-        true = f"{short} {relation['relation_type']} {relation['object']}"
-        for foil in relation["negatives"]:
-            words = f"{foil['subject']} {foil['relation_type']} {foil['object']}"
-            if words == true:
-                continue
-            if foil["subject"] != short:
-                words = f"{short} and {words}"  # else it would name another subject
-            yield "relation", (short, words)

@@ -4,23 +4,26 @@ In: a table of images and captions. Out: its rows of the test split, with image 
 """
 
 import hashlib
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from vlmtune.benchmarks.files import write_csv, write_image
 from vlmtune.benchmarks.votes import VoteOptions
 from vlmtune.config import Spec
 from vlmtune.data.distinct_images import HELD_OUT, DistinctImages
 from vlmtune.data.table_rows import Table, TableRow
+from vlmtune.data.tables import read_cells
 from vlmtune.errors import UserError
-from vlmtune.storage.files import reading, regular, write_atomically
+from vlmtune.storage.files import check_shape, reading, regular, write_atomically
 from vlmtune.types import ImageRef
 
 TEST_SPLITS = ("test", "val", "valid", "validation", "dev")  # the first that a table has
+SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})")  # the name of one file of several
 
 
 @dataclass(eq=False, repr=False)
@@ -85,6 +88,18 @@ def table_benchmark(path: Path) -> Spec:
     return {"class_path": f"vlmtune.benchmarks.{kind}", "init_args": options}
 
 
+def read_shards(folder: Path, shape: Any, layout: str, fix: str) -> Iterator[Any]:
+    """Yields the checked rows of a release's Parquet files; each name says how many there are."""
+    files = sorted(folder.glob("*.parquet"))
+    if files and (parts := SHARD.fullmatch(files[0].stem)):
+        name, count = parts.groups()
+        # Those that are missing, too: opening one is an error.
+        files = [folder / f"{name}-{k:05d}-of-{count}.parquet" for k in range(int(count))]
+    for file in files:
+        for cells in read_cells(file):
+            yield check_shape(cells, shape, file, layout, fix)
+
+
 def image_ref(image: Path | bytes | None, row: TableRow) -> ImageRef:
     """Returns an image of a row; one inside the table is written to `~/.cache/vlmtune` once."""
     if image is None:
@@ -128,6 +143,13 @@ def fixture_table(folder: Path, columns: Sequence[str], rows: Sequence[Sequence[
         level = 40 * number
         write_image(folder / name, level, 90, 255 - level)
     return write_csv(folder / "test.csv", columns, rows)
+
+
+def write_parquet(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Writes the Parquet file of a fixture."""
+    from pyarrow import Table, parquet  # an optional package
+
+    parquet.write_table(Table.from_pylist(list(rows)), path)
 
 
 def _held_out(rows: Sequence[TableRow], fraction: float) -> list[TableRow]:

@@ -1,4 +1,4 @@
-"""The four rules that turn scores into numbers; most benchmarks subclass one of them.
+"""The five rules that turn scores into numbers; most benchmarks subclass one of them.
 
 A benchmark with a metric of its own subclasses `benchmarks.base.Benchmark`, as Cola's mAP does.
 
