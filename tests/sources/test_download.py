@@ -304,6 +304,13 @@ def test_what_a_person_places_is_never_called_whole(mirror, capsys):
     assert "  set  [whole, but for the steps]" in capsys.readouterr().out
 
 
+def test_steps_alone_bring_nothing(capsys):
+    assert main(["download", "spec_image_to_text"]) == 0
+    shown = capsys.readouterr().out
+    assert "spec_image_to_text: nothing came; the steps above are yours" in shown
+    assert "next:" not in shown
+
+
 def test_what_a_person_fetched_is_checked(mirror):
     declare_toy(mirror)
     fetched = Path("fetched")

@@ -41,7 +41,8 @@ def _say_what_is_here(wanted: Sequence[Order]) -> None:
     benchmarks = []
     for order in wanted:
         if has_steps(order):
-            print(f"{order.name}: what vlmtune can fetch is here; the steps above are yours")
+            came = "what vlmtune can fetch is here" if order.files else "nothing came"
+            print(f"{order.name}: {came}; the steps above are yours")
             continue
         if order.source.access == "shipped":
             print(f"{order.name}: comes with vlmtune")

@@ -91,7 +91,8 @@ def has_steps(order: Order) -> bool:
     for file in order.files:
         if any(url.startswith(HAND) for url in file.urls):
             return False
-    return order.source.access in ("form", "local")
+    without_files = bool(order.source.steps) and not order.source.files
+    return without_files or order.source.access in ("form", "local")
 
 
 def needs(order: Order) -> str:
