@@ -390,6 +390,15 @@ def test_an_unknown_name_is_one_line(name, advice):
         orders([name])
 
 
+def test_published_weights_have_a_short_name(capsys):
+    declare("weights_mine", terms="Ask first.", steps=["Ask."])
+    assert main(["download", "mine", "--weights", "negclip", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "weights_mine: nothing to download" in shown
+    assert "weights_negclip: 1 file" in shown
+    download("mine", accepted=["mine"])
+
+
 def test_the_environment_moves_all_data(mirror, monkeypatch, tmp_path):
     declare_toy(mirror)
     monkeypatch.setenv(DATA, str(tmp_path / "elsewhere"))

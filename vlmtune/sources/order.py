@@ -72,7 +72,7 @@ def orders(names: Iterable[str], whole: bool = False) -> list[Order]:
     readers: dict[str, set[str]] = {}
     complete = set()  # sources that were named themselves
     for name in names:
-        name = name.replace("published:", "weights_")  # as `--model` names weights
+        name = source_name(name)
         if name in sources():
             complete.add(name)
             readers.setdefault(name, set())
@@ -90,6 +90,18 @@ def orders(names: Iterable[str], whole: bool = False) -> list[Order]:
             by_source = first | by_source
         by_source.setdefault(name, Order(name, source, chosen, whole))
     return list(by_source.values())
+
+
+def source_name(name: str) -> str:
+    """The name of a source; of published weights the short one will do.
+
+    Example:
+        >>> source_name("negclip"), source_name("published:negclip"), source_name("aro")
+        ('weights_negclip', 'weights_negclip', 'aro')
+    """
+    name = name.replace("published:", "weights_")  # as `--model` names weights
+    weights = f"weights_{name}"
+    return weights if name not in sources() and weights in sources() else name
 
 
 def _archives(order: Order) -> list[str]:
