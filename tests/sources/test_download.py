@@ -289,6 +289,10 @@ def test_a_file_by_hand_is_taken_from_a_folder(mirror, capsys):
     assert main(["download", "set", "--from", "fetched"]) == 0
     assert content() == {"set/a.txt": b"one"}
     assert (fetched / "set.zip").exists()
+    (fetched / "set.zip").write_bytes(zipped({"photos/b.jpg": "two"}))
+    declare("set", files=[files[0] | {"members": "*.txt"}])
+    with refused("members like '.*txt' in fetched/set.zip, got others such as .photos/b.jpg"):
+        download("set", given=fetched)
 
 
 def test_what_a_person_places_is_never_called_whole(mirror, capsys):
