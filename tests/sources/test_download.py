@@ -380,10 +380,18 @@ def test_the_archive_of_all_images_takes_the_place_of_single_ones(mirror):
     for number in range(4):
         pictures[f"images/{number:012d}.jpg"] = picture(Path("made.jpg"), number).read_bytes()
     provide(mirror, zipped(pictures), name="all", path="toy")
-    declare_toy(mirror, images=[single_images(whole="all")])
+    declare_toy(mirror, images=[single_images(whole=["all"])])
     download("toy", whole=True)
     assert len(content()) == 5
     default_reader("toy").load()
+
+
+def test_images_without_an_archive_come_one_by_one(capsys):
+    assert main(["download", "vsr", "cola_multi", "--whole", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "coco_train2017: 1 file, 19 GB" in shown
+    assert "vsr: 1 file, 3.4 MB [" in shown
+    assert shown.count("they come one by one") == 1
 
 
 @pytest.mark.parametrize(

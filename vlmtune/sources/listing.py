@@ -124,9 +124,10 @@ def sizes(order: Order) -> Iterator[str]:
         yield ", ".join(parts)
     for images in order.images:
         line = f"{images.count:,} images, about {megabytes(images.bytes)}"
-        if images.whole is not None:
-            size = sum(file.size or 0 for file in sources()[images.whole].files)
-            line += f" (or --whole: {images.whole}, {megabytes(size)})"
+        if images.whole:
+            files = [file for name in images.whole for file in sources()[name].files]
+            size = megabytes(sum(file.size or 0 for file in files))
+            line += f" (or --whole: {', '.join(images.whole)}, {size})"
         yield line
 
 
@@ -142,6 +143,8 @@ def plan_lines(wanted: Sequence[Order], ledger: Ledger) -> Iterator[str]:
         if order.files:
             line += f" [{here}]"
         yield line
+        if order.whole and order.images:
+            yield "  without an archive of all images: they come one by one"
         if is_new(order, ledger.root):
             licence = order.source.licence
             yield f"  licence: {licence.annotations}; of images: {licence.images}"

@@ -55,8 +55,8 @@ class Order:
         wanted = [images for images in self.source.images if self._wants([images.of])]
         if not self.whole:
             return wanted
-        # The archive that holds them is an order of its own, see `orders`.
-        return [images for images in wanted if images.whole is None]
+        # The archives that hold them are orders of their own, see `orders`.
+        return [images for images in wanted if not images.whole]
 
 
 def orders(names: Iterable[str], whole: bool = False) -> list[Order]:
@@ -106,7 +106,7 @@ def source_name(name: str) -> str:
 
 def _archives(order: Order) -> list[str]:
     """The sources of the archives that hold the images of an order."""
-    return [images.whole for images in order.images if images.whole is not None]
+    return [name for images in order.images for name in images.whole]
 
 
 def _serving(plugin: str) -> list[str]:

@@ -106,14 +106,14 @@ class SourceImages(_Addressed):
             list names places that are tried in turn.
         count: How many the benchmark uses.
         bytes: About how many bytes they take.
-        whole: Name of the source with the archive that holds all of them.
+        whole: Names of the sources with the archives that hold all of them.
     """
 
     of: Text
     folder: Below
     count: Bytes
     bytes: Bytes
-    whole: Text | None = None
+    whole: tuple[Text, ...] = ()
 
     def addresses(self, name: PurePath) -> tuple[str, ...]:
         """The addresses of an image by its path in the folder."""
