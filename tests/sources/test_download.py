@@ -389,7 +389,7 @@ def test_the_archive_of_all_images_takes_the_place_of_single_ones(mirror):
 def test_images_without_an_archive_come_one_by_one(capsys):
     assert main(["download", "vsr", "cola_multi", "--whole", "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert "coco_train2017: 1 file, 19 GB" in shown
+    assert "coco_train2017: 1 file, 19.3 GB" in shown
     assert "vsr: 1 file, 3.4 MB [" in shown
     assert shown.count("they come one by one") == 1
 

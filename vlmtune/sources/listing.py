@@ -28,14 +28,14 @@ def megabytes(count: int) -> str:
     """A count of bytes for people.
 
     Example:
-        >>> megabytes(158_863), megabytes(254_000_000), megabytes(19_021_600_724)
-        ('0.2 MB', '254 MB', '19 GB')
+        >>> megabytes(158_863), megabytes(1_820_000_000), megabytes(19_021_600_724)
+        ('0.2 MB', '1.8 GB', '19 GB')
     """
     if count < 10_000_000:
         return f"{count / 1e6:.1f} MB"
     if count < 1_000_000_000:
         return f"{count / 1e6:.0f} MB"
-    return f"{count / 1e9:.0f} GB"
+    return f"{round(count / 1e9, 1):g} GB"
 
 
 def list_lines(ledger: Ledger) -> Iterator[str]:
