@@ -108,7 +108,7 @@ def needs(order: Order) -> str:
 
 
 def sizes(order: Order) -> Iterator[str]:
-    """What an order fetches, and what it then takes on disk."""
+    """What an order fetches."""
     if order.files:
         known = [file.size for file in order.files if file.size is not None]
         parts = [_count(len(order.files), "file")]
@@ -118,9 +118,6 @@ def sizes(order: Order) -> Iterator[str]:
             parts.append(about + megabytes(sum(known)))
         if unknown := len(order.files) - len(known):
             parts.append(f"{unknown} of unknown size")
-        on_disk = sum(file.on_disk for file in order.files)
-        if on_disk != sum(known):
-            parts.append(f"{megabytes(on_disk)} on disk")
         yield ", ".join(parts)
     for images in order.images:
         line = f"{images.count:,} images, about {megabytes(images.bytes)}"
