@@ -85,6 +85,7 @@ def test_names_start_from_the_table_or_the_images(tmp_path, monkeypatch):
     for name in (str(tmp_path / "sub/a.jpg"), "sub\\a.jpg", ".\\sub\\a.jpg", "~/sub/a.jpg"):
         inside = {"image": name, "caption": "a"}
         assert next(table(tmp_path, inside).rows()).image == tmp_path / "sub/a.jpg"
+    assert next(table(tmp_path, inside, images=Path("~")).rows()).image == tmp_path / "sub/a.jpg"
     for name in ("C:\\work\\SUB\\x\\a.jpg", "\\\\host\\disk\\sub\\x\\a.jpg"):  # this is its copy
         of_windows = {"image": name, "caption": "a"}
         (read,) = table(tmp_path, of_windows, images=tmp_path / "sub").rows()

@@ -8,6 +8,7 @@ import pytest
 
 from tests.refusals import command_refused, refused
 from vlmtune.cli.main import main
+from vlmtune.cli.report_trials import metric_of_sweep
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.trials import read_trials, trials_csv, trials_view
 
@@ -122,6 +123,21 @@ def test_an_unknown_metric_is_one_line_and_a_monitored_loss_none_of_a_benchmark(
     assert read_trials(folder).metric == "cola_multi"
     with refused("expected 'nothing/here' in the reports of .*got cola_multi/accuracy"):
         read_trials(folder, "nothing/here")
+
+
+def test_a_sweep_is_sorted_by_the_metric_of_its_yaml(sweep, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "runs/sweeps/corpora/mine"
+    folder.parent.mkdir(parents=True)
+    sweep(FOUR).rename(folder)
+    monkeypatch.chdir(tmp_path)
+    yaml = tmp_path / "configs/sweeps/corpora/mine.yaml"
+    yaml.parent.mkdir(parents=True)
+    yaml.write_text("metric: {name: cola_single/map}")
+    assert main(["report", str(folder), "--out", "out"]) == 0
+    assert "the best by cola_single/map is trial2" in capsys.readouterr().out
+    assert read_trials(folder, searched="val/loss").metric == "cola_multi/accuracy"
+    yaml.write_text("method: grid")
+    assert metric_of_sweep(folder) == ""
 
 
 def test_the_csv_has_full_precision_and_plots_are_of_numbers_and_of_categories(sweep):

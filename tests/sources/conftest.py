@@ -131,7 +131,7 @@ def redeclare(name: str, **facts: Any) -> None:
     path = Path("configs/sources", f"{name}.yaml")
     declared = yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
     for file in declared.get("files", ()):
-        for fact in ("bytes", "about", "checksum", "unpacked"):
+        for fact in ("bytes", "about", "checksum"):
             file.pop(fact, None)
     for images in declared.get("images", ()):
         images["bytes"] = 0

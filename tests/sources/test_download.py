@@ -289,6 +289,10 @@ def test_a_file_by_hand_is_taken_from_a_folder(mirror, capsys):
     assert main(["download", "set", "--from", "fetched"]) == 0
     assert content() == {"set/a.txt": b"one"}
     assert (fetched / "set.zip").exists()
+    (fetched / "set.zip").write_bytes(zipped({"photos/b.jpg": "two"}))
+    declare("set", files=[files[0] | {"members": "*.txt"}])
+    with refused("members like '.*txt' in fetched/set.zip, got others such as .photos/b.jpg"):
+        download("set", given=fetched)
 
 
 def test_what_a_person_places_is_never_called_whole(mirror, capsys):
@@ -302,6 +306,13 @@ def test_what_a_person_places_is_never_called_whole(mirror, capsys):
         assert "the steps above are yours" in shown
     assert main(["download", "--list"]) == 0
     assert "  set  [whole, but for the steps]" in capsys.readouterr().out
+
+
+def test_steps_alone_bring_nothing(capsys):
+    assert main(["download", "spec_image_to_text"]) == 0
+    shown = capsys.readouterr().out
+    assert "spec_image_to_text: nothing came; the steps above are yours" in shown
+    assert "next:" not in shown
 
 
 def test_what_a_person_fetched_is_checked(mirror):
@@ -369,10 +380,18 @@ def test_the_archive_of_all_images_takes_the_place_of_single_ones(mirror):
     for number in range(4):
         pictures[f"images/{number:012d}.jpg"] = picture(Path("made.jpg"), number).read_bytes()
     provide(mirror, zipped(pictures), name="all", path="toy")
-    declare_toy(mirror, images=[single_images(whole="all")])
+    declare_toy(mirror, images=[single_images(whole=["all"])])
     download("toy", whole=True)
     assert len(content()) == 5
     default_reader("toy").load()
+
+
+def test_images_without_an_archive_come_one_by_one(capsys):
+    assert main(["download", "vsr", "cola_multi", "--whole", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "coco_train2017: 1 file, 19.3 GB" in shown
+    assert "vsr: 1 file, 3.4 MB [" in shown
+    assert shown.count("they come one by one") == 1
 
 
 @pytest.mark.parametrize(
@@ -381,6 +400,15 @@ def test_the_archive_of_all_images_takes_the_place_of_single_ones(mirror):
 def test_an_unknown_name_is_one_line(name, advice):
     with refused(f"got '{name}': .*{advice}"):
         orders([name])
+
+
+def test_published_weights_have_a_short_name(capsys):
+    declare("weights_mine", terms="Ask first.", steps=["Ask."])
+    assert main(["download", "mine", "--weights", "negclip", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "weights_mine: nothing to download" in shown
+    assert "weights_negclip: 1 file" in shown
+    download("mine", accepted=["mine"])
 
 
 def test_the_environment_moves_all_data(mirror, monkeypatch, tmp_path):

@@ -18,14 +18,17 @@ from tests.faulty_server import FaultyServer
 from tests.forks import command, status
 from tests.sources.conftest import content, publish, redeclare, zipped
 from tests.tiny import write_model
+from vlmtune.benchmarks.aro import Aro
+from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.crepe_productivity import CrepeProductivity
 from vlmtune.benchmarks.crepe_systematicity import CrepeSystematicity
 from vlmtune.benchmarks.pug_spar import PugSpar
 from vlmtune.benchmarks.sugar_crepe import SugarCrepe
 from vlmtune.cli.main import main
+from vlmtune.sources.order import orders
 from vlmtune.sources.source import SourceFile, sources
 
-NAMES = ["sugar_crepe", "crepe", "pug_spar"]
+NAMES = ["cola_multi", "sugar_crepe", "aro", "crepe", "pug_spar"]
 SUBSETS = (
     "add_att",
     "add_obj",
@@ -56,15 +59,34 @@ def publish_zip(server: FaultyServer, file: SourceFile, folder: Path, below: str
 def publish_all(server: FaultyServer) -> None:
     """Puts the files of all benchmarks of the journey onto the mirror."""
     made = Path("made")
-    for name in NAMES:
-        redeclare(name)
+    for order in orders(NAMES):
+        redeclare(order.name)
+    _publish_cola(server, made / "cola")
     _publish_sugar_crepe(server, made / "sugar")
+    _publish_aro(server, made / "aro")
     _publish_crepe(server, made)
     PugSpar.fixture(made / "spar")
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz") as written:
         written.add(made / "spar", "PUG_SPAR")
     publish(server, sources()["pug_spar"].files[0].urls[0], archive.getvalue())
+
+
+def _publish_cola(server: FaultyServer, made: Path) -> None:
+    ColaMulti.fixture(made)
+    file = file_of("cola_items", "cola/COLA_multi")
+    publish(server, file.urls[0], made / "cola_multi.json")
+    images = sources()["cola_items"].images[0]
+    for path in made.glob("*.png"):
+        publish(server, images.addresses(Path(path.name))[0], path)
+
+
+def _publish_aro(server: FaultyServer, made: Path) -> None:
+    Aro.fixture(made)
+    for task in ("relation", "attribution"):
+        file = file_of("aro", f"aro/visual_genome_{task}")
+        publish(server, file.urls[0], made / "visual_genome_relation.json")
+    publish_zip(server, file_of("aro", "aro/images"), made / "images", "images")
 
 
 def _publish_sugar_crepe(server: FaultyServer, made: Path) -> None:

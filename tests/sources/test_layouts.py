@@ -66,17 +66,10 @@ def color_swap():
     return zipped({"data/test.json": rows, "data/images.zip": zipped(images)})
 
 
-def whats_up():
-    """One archive for all three: the mirror has one path for all files of Google Drive."""
-    folders = ("controlled_images", "controlled_clevr", "vg_images")
-    return tarred({f"{folder}/x": "content" for folder in folders})
-
-
 SPECIAL = {
     "cifar10": table,
     "coco_order": lambda: json.dumps(CAPTIONS).encode(),
     "color_swap": color_swap,
-    "whats_up": whats_up,
     "half_truths": half_truths,
 }
 

@@ -73,7 +73,7 @@ def test_a_source_names_what_there_is(name):
         assert set(item.of) <= set(source.names)
     for images in source.images:
         assert images.of in source.serves.benchmarks
-        assert images.whole is None or images.whole in sources()
+        assert set(images.whole) <= set(sources())
     for conversion in source.convert:
         module, _, function = conversion.call.rpartition(".")
         assert callable(getattr(__import__(module, fromlist=[function]), function))

@@ -12,7 +12,7 @@ import pytest
 from tests.refusals import refused
 from tests.sources.conftest import SOON, publish
 from vlmtune.sources import transfer
-from vlmtune.sources.addresses import MIRROR, request_of
+from vlmtune.sources.addresses import MIRROR, ServerRequest, request_of
 from vlmtune.sources.ledger import Ledger
 from vlmtune.sources.transfer import Downloader, WantedFile
 from vlmtune.storage.remote.download import DownloadError
@@ -251,6 +251,18 @@ def test_the_token_goes_to_the_hub_and_into_no_text(monkeypatch):
     assert request.headers == {"Authorization": "Bearer hf_secret"}
     assert "secret" not in repr(request)
     assert request_of("https://example.org/a").headers == {}
+
+
+def test_the_token_stays_with_its_host(downloader, mirror, name, tmp_path, monkeypatch):
+    """The hub sends on to another host, which needs no token; a broken file goes on there."""
+    token = "Bearer hf_secret"
+    request = ServerRequest(f"{mirror.url}/file", ADDRESS, {"Authorization": token})
+    monkeypatch.setattr(transfer, "request_of", lambda address: request)
+    other = f"{mirror.url.replace('127.0.0.1', 'localhost')}/{name}"
+    mirror.faults = {"file": [f"to {other}"] * 2, name: ["truncate"]}
+    downloader.fetch(wanted(tmp_path, checksum=SHA256))
+    assert mirror.authorizations == [token, None, token, None]
+    assert len(mirror.starts) == 1
 
 
 def test_the_ledger_names_files_that_changed_and_passes_over_a_torn_line(

@@ -9,7 +9,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from vlmtune.cli.yaml_files import read_yaml
+from vlmtune.config import find_path
 from vlmtune.export import save_export
 from vlmtune.model import read_checkpoint
 from vlmtune.model.loading import loading_call
@@ -18,7 +21,7 @@ from vlmtune.report.html import write_report
 from vlmtune.report.items_file import items_beside, read_items
 from vlmtune.report.screen import show
 from vlmtune.report.trials import Trial, Trials, read_trials, trials_csv, trials_view
-from vlmtune.storage.files import all_or_none, write_text
+from vlmtune.storage.files import all_or_none, check_shape, write_text
 from vlmtune.training.checkpoint_files import LAST
 
 SHOWN = 5
@@ -28,7 +31,7 @@ SHOWN = 5
 def run(options: argparse.Namespace) -> None:
     """Writes the report of the sweep `options.runs[0]` into `options.out`."""
     (folder,) = options.runs
-    trials = read_trials(folder, options.metric)
+    trials = read_trials(folder, options.metric, metric_of_sweep(folder))
     best = trials.trials[:SHOWN]
     runs, items = [], {}
     for trial in best:
@@ -46,6 +49,22 @@ def run(options: argparse.Namespace) -> None:
     if options.export is not None:
         _export(best[0], options.export, options.packages)
     print(f"report: {page}")
+
+
+def metric_of_sweep(folder: Path) -> str:
+    """The metric in configs/sweeps/NAME.yaml of the trials in runs/sweeps/NAME; "" without one.
+
+    Example:
+        >>> metric_of_sweep(Path("runs/sweeps/mm_adapter"))
+        'cola_multi_seen/accuracy'
+    """
+    _, below_sweeps, name = folder.absolute().as_posix().rpartition("/sweeps/")
+    path = find_path(Path("configs/sweeps", f"{name}.yaml"))
+    if not below_sweeps or path is None:
+        return ""
+    sweep = check_shape(read_yaml(path), dict[str, Any], path, "a sweep")
+    metric = check_shape(sweep.get("metric", {}), dict[str, Any], path, "a metric")
+    return str(metric.get("name", ""))
 
 
 def _say(trials: Trials, folder: Path) -> None:

@@ -83,7 +83,7 @@ class Table:
     def folder(self) -> Path:
         """The folder that the names of images start from."""
         if self.images is not None:
-            return self.images
+            return self.images.expanduser()
         return self.path if self.path.is_dir() else self.path.parent
 
     @cached_property

@@ -119,11 +119,11 @@ def trial_files(folder: Path) -> list[Path]:
     return sorted(file for file in files if not file.parent.name.startswith(EARLIER))
 
 
-def read_trials(folder: Path, metric: str | None = None) -> Trials:
+def read_trials(folder: Path, metric: str | None = None, searched: str = "") -> Trials:
     """Reads the trials in the subfolders of a sweep.
 
-    `metric` is a benchmark's name, or BENCHMARK/METRIC; by default what checkpoints are chosen by,
-    or else the first benchmark.
+    `metric` is a benchmark's name, or BENCHMARK/METRIC; by default what the sweep `searched` by, or
+    else what checkpoints are chosen by, or else the first benchmark.
     """
     reports = {}
     for file in trial_files(folder):
@@ -144,7 +144,7 @@ def read_trials(folder: Path, metric: str | None = None) -> Trials:
     with_results = [report for report in reports.values() if report.results]
     first_report = [*with_results, *reports.values()][0]
     if not metric:
-        metric = _monitored(configs, first_report)
+        metric = _default_metric(searched, configs[0], first_report)
     trials = []
     lacking = []
     for (path, report), config in zip(reports.items(), configs, strict=True):
@@ -254,12 +254,14 @@ def _short(key: str) -> str:
     return ".".join(parts).removeprefix("model.")
 
 
-def _monitored(configs: Sequence[Mapping[str, Any]], report: RunReport) -> str:
-    """What the checkpoints are chosen by, if it is a number of a benchmark; else the first one."""
+def _default_metric(searched: str, config: Mapping[str, Any], report: RunReport) -> str:
+    """What chose in the sweep or its runs, if it is a number of a benchmark; else the first one."""
+    chosen_by = [searched]
+    chosen_by += [str(value) for key, value in config.items() if key.endswith(".monitor")]
     names = {result.benchmark for result in report.results}
-    for key, value in configs[0].items():
-        if key.endswith(".monitor") and str(value).partition("/")[0] in names:
-            return str(value)
+    for metric in chosen_by:
+        if metric.partition("/")[0] in names:
+            return metric
     return report.results[0].benchmark if report.results else ""
 
 

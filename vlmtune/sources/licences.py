@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmtune.errors import UserError
-from vlmtune.sources.order import Order
+from vlmtune.sources.order import Order, source_name
 from vlmtune.storage.files import read_json, write_text
 
 FILE = "licences.json"
@@ -26,7 +26,7 @@ def accept(
     `accepted` names sources. What was accepted before, word for word, stays accepted.
     """
     recorded = _recorded(root)
-    names = set(accepted)
+    names = set(map(source_name, accepted))
     known = dict(recorded)
     for order in wanted:
         entry = _entry(order)

@@ -28,14 +28,14 @@ def megabytes(count: int) -> str:
     """A count of bytes for people.
 
     Example:
-        >>> megabytes(158_863), megabytes(254_000_000), megabytes(19_021_600_724)
-        ('0.2 MB', '254 MB', '19 GB')
+        >>> megabytes(158_863), megabytes(1_820_000_000), megabytes(19_021_600_724)
+        ('0.2 MB', '1.8 GB', '19 GB')
     """
     if count < 10_000_000:
         return f"{count / 1e6:.1f} MB"
     if count < 1_000_000_000:
         return f"{count / 1e6:.0f} MB"
-    return f"{count / 1e9:.0f} GB"
+    return f"{round(count / 1e9, 1):g} GB"
 
 
 def list_lines(ledger: Ledger) -> Iterator[str]:
@@ -91,7 +91,8 @@ def has_steps(order: Order) -> bool:
     for file in order.files:
         if any(url.startswith(HAND) for url in file.urls):
             return False
-    return order.source.access in ("form", "local")
+    without_files = bool(order.source.steps) and not order.source.files
+    return without_files or order.source.access in ("form", "local")
 
 
 def needs(order: Order) -> str:
@@ -107,7 +108,7 @@ def needs(order: Order) -> str:
 
 
 def sizes(order: Order) -> Iterator[str]:
-    """What an order fetches, and what it then takes on disk."""
+    """What an order fetches."""
     if order.files:
         known = [file.size for file in order.files if file.size is not None]
         parts = [_count(len(order.files), "file")]
@@ -117,15 +118,13 @@ def sizes(order: Order) -> Iterator[str]:
             parts.append(about + megabytes(sum(known)))
         if unknown := len(order.files) - len(known):
             parts.append(f"{unknown} of unknown size")
-        on_disk = sum(file.on_disk for file in order.files)
-        if on_disk != sum(known):
-            parts.append(f"{megabytes(on_disk)} on disk")
         yield ", ".join(parts)
     for images in order.images:
         line = f"{images.count:,} images, about {megabytes(images.bytes)}"
-        if images.whole is not None:
-            size = sum(file.size or 0 for file in sources()[images.whole].files)
-            line += f" (or --whole: {images.whole}, {megabytes(size)})"
+        if images.whole:
+            files = [file for name in images.whole for file in sources()[name].files]
+            size = megabytes(sum(file.size or 0 for file in files))
+            line += f" (or --whole: {', '.join(images.whole)}, {size})"
         yield line
 
 
@@ -141,6 +140,8 @@ def plan_lines(wanted: Sequence[Order], ledger: Ledger) -> Iterator[str]:
         if order.files:
             line += f" [{here}]"
         yield line
+        if order.whole and order.images:
+            yield "  without an archive of all images: they come one by one"
         if is_new(order, ledger.root):
             licence = order.source.licence
             yield f"  licence: {licence.annotations}; of images: {licence.images}"

@@ -55,8 +55,8 @@ class Order:
         wanted = [images for images in self.source.images if self._wants([images.of])]
         if not self.whole:
             return wanted
-        # The archive that holds them is an order of its own, see `orders`.
-        return [images for images in wanted if images.whole is None]
+        # The archives that hold them are orders of their own, see `orders`.
+        return [images for images in wanted if not images.whole]
 
 
 def orders(names: Iterable[str], whole: bool = False) -> list[Order]:
@@ -72,7 +72,7 @@ def orders(names: Iterable[str], whole: bool = False) -> list[Order]:
     readers: dict[str, set[str]] = {}
     complete = set()  # sources that were named themselves
     for name in names:
-        name = name.replace("published:", "weights_")  # as `--model` names weights
+        name = source_name(name)
         if name in sources():
             complete.add(name)
             readers.setdefault(name, set())
@@ -92,9 +92,21 @@ def orders(names: Iterable[str], whole: bool = False) -> list[Order]:
     return list(by_source.values())
 
 
+def source_name(name: str) -> str:
+    """The name of a source; of published weights the short one will do.
+
+    Example:
+        >>> source_name("negclip"), source_name("published:negclip"), source_name("aro")
+        ('weights_negclip', 'weights_negclip', 'aro')
+    """
+    name = name.replace("published:", "weights_")  # as `--model` names weights
+    weights = f"weights_{name}"
+    return weights if name not in sources() and weights in sources() else name
+
+
 def _archives(order: Order) -> list[str]:
     """The sources of the archives that hold the images of an order."""
-    return [images.whole for images in order.images if images.whole is not None]
+    return [name for images in order.images for name in images.whole]
 
 
 def _serving(plugin: str) -> list[str]:

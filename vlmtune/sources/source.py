@@ -72,7 +72,6 @@ class SourceFile(_Addressed):
         unpack: The kind of archive, of a file that is one.
         members: Pattern of the members to take, as of `fnmatch`.
         strip: Leading folders of a member's name that are left out.
-        unpacked: Bytes of the members on disk, where they are known.
     """
 
     path: Below
@@ -83,17 +82,11 @@ class SourceFile(_Addressed):
     unpack: Literal["zip", "tar"] | None = None
     members: Text = "*"
     strip: Annotated[int, Field(ge=0)] = 0
-    unpacked: Bytes | None = None
 
     @property
     def size(self) -> int | None:
         """Its bytes, exact or rounded; None if nothing is stated."""
         return self.about if self.bytes is None else self.bytes
-
-    @property
-    def on_disk(self) -> int:
-        """The bytes that it takes in the end, 0 if they are not known."""
-        return self.unpacked or self.size or 0
 
 
 class SourceImages(_Addressed):
@@ -106,14 +99,14 @@ class SourceImages(_Addressed):
             list names places that are tried in turn.
         count: How many the benchmark uses.
         bytes: About how many bytes they take.
-        whole: Name of the source with the archive that holds all of them.
+        whole: Names of the sources with the archives that hold all of them.
     """
 
     of: Text
     folder: Below
     count: Bytes
     bytes: Bytes
-    whole: Text | None = None
+    whole: tuple[Text, ...] = ()
 
     def addresses(self, name: PurePath) -> tuple[str, ...]:
         """The addresses of an image by its path in the folder."""

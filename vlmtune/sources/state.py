@@ -67,8 +67,8 @@ def missing_bytes(order: Order, ledger: Ledger) -> int:
             continue
         needed += file.size or 0
         if file.unpack is not None:
-            # The archive and its members are on the disk together, for a while.
-            needed += file.on_disk
+            # Its members, of about the same size, are on the disk beside it for a while.
+            needed += file.size or 0
     for images in order.images:
         if not ledger.has_members(image_files(images)):
             needed += images.bytes  # about as many: sizes of single images are unknown

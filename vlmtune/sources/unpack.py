@@ -54,11 +54,13 @@ def unpack(
     no such members. A `UserError` names a person's file in the place of a member.
     """
     written: dict[Path, int] = {}
+    others = []
     read = {"zip": _of_zip, "tar": _of_tar}[kind]
     try:
         for name, size, content in read(archive):
             inner = _inner_path(name, strip)
             if inner is None or not fnmatchcase(name, members):
+                others.append(name)
                 continue
             path = folder / inner
             is_ours = ledger.wrote(path) or not path.exists()
@@ -72,9 +74,10 @@ def unpack(
             f"expected a whole {kind} archive in {archive}, got {error}: get it again"
         ) from error
     if required and not written:
+        got = f"others such as {others[0]!r}" if others else "none"
         raise ArchiveError(
-            f"expected members like {members!r} in {archive}, got none: its source changed, see "
-            "docs/data.md"
+            f"expected members like {members!r} in {archive}, got {got}: another archive is meant, "
+            "or its source changed, see docs/data.md"
         )
     return written
 
