@@ -130,7 +130,7 @@ def test_help_imports_nothing_heavy():
     done = subprocess.run(command, capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == [f"vlmtune {vlmtune.__version__}", "[]"]
-    for text in ("--ckpt_path CKPT", "convert a corpus", "--benchmarks B [B ...]", "--overwrite"):
+    for text in ("--ckpt-path CKPT", "convert a corpus", "--benchmarks B [B ...]", "--overwrite"):
         assert text in done.stdout
 
 

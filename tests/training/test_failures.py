@@ -79,7 +79,7 @@ def test_the_reason_of_a_rank_reaches_the_other(at_fault):
     assert ranks(at_fault, "raises") == (
         "expected all ranks to run on, got the end of another: "
         f"rank {at_fault}: expected a lamp, got a cube: correct it: remove the cause, then resume "
-        "with --ckpt_path and the last checkpoint"
+        "with --ckpt-path and the last checkpoint"
     )
 
 

@@ -44,7 +44,7 @@ TRAINING = {
     "test": "measure a checkpoint on the benchmarks of its config",
 }
 TRAINING_HELP = """\
-usage: vlmtune {command} --config YAML [--ckpt_path CKPT] [--key value ...]
+usage: vlmtune {command} --config YAML [--ckpt-path CKPT] [--key value ...]
 
 {summary}
 
@@ -54,7 +54,7 @@ usage: vlmtune {command} --config YAML [--ckpt_path CKPT] [--key value ...]
                          with captions, a saved dataset or hf://datasets/OWNER/NAME, which are built
                          into shards once; or shards or WebDataset tars, as 'data-{{0..9}}.tar'
   --table.KEY VALUE      an option of `vlmtune build table` for --data, such as --table.images DIR
-  --ckpt_path CKPT       a checkpoint: to resume from (fit) or to measure
+  --ckpt-path CKPT       a checkpoint: to resume from (fit) or to measure
   --key value            override any key of the config, for example
                          --trainer.max_epochs 5 or --model.optimizer.init_args.lr=0.001;
                          select an item of a list by position, class or name:
@@ -62,7 +62,7 @@ usage: vlmtune {command} --config YAML [--ckpt_path CKPT] [--key value ...]
                          --trainer.callbacks.BenchmarkCallback.benchmarks.cola_multi.limit 100
   --model YAML           a method, by its name in configs/plugins/modules; give it after the configs
                          that set backbone and data
-  --print_config         show the complete config and exit
+  --print-config         show the complete config and exit
   --model.adapter.help CLASS_PATH
                          show the arguments of a plug-in (also model.backbone, model.pairs, ...)
   --all-help             show every key

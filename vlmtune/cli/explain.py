@@ -77,7 +77,7 @@ def explain(error: Exception) -> str:
         disk = "the disk" if error.filename is None else f"the disk for {error.filename}"
         return (
             f"expected room on {disk}, got: {error.strerror}: free the disk or write to another "
-            "one; a training resumes with --ckpt_path and its last checkpoint"
+            "one; a training resumes with --ckpt-path and its last checkpoint"
         )
     if isinstance(error, FileExistsError) and Path(str(error.filename)).is_file():
         return f"expected a folder, {str(error.filename)!r} is a file: choose a folder"
@@ -117,7 +117,7 @@ def _known_line(error: Exception) -> str | None:
     if isinstance(error, RuntimeError) and (worker := WORKER.search(text)):
         return (
             f"expected the data workers to run on, got {worker[0].strip()}: free memory or lower "
-            "data.num_workers, then resume with --ckpt_path and the last checkpoint"
+            "data.num_workers, then resume with --ckpt-path and the last checkpoint"
         )
     if type(error).__module__.startswith("wandb."):
         return (

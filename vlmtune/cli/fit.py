@@ -120,7 +120,7 @@ def stop_line(stop: Stopped, command: str, arguments: Sequence[str]) -> str:
     Example:
         >>> stop = Stopped(15, Path("b"), step=40)
         >>> print(stop_line(stop, "fit", ["--config", "a", "--ckpt_path=old"]))
-        vlmtune: stopped by SIGTERM at step 40, resume with: vlmtune fit --config a --ckpt_path b
+        vlmtune: stopped by SIGTERM at step 40, resume with: vlmtune fit --config a --ckpt-path b
     """
     if stop.path is None:
         return f"vlmtune: stopped by {stop.signal.name} outside training, no checkpoint was written"
@@ -128,7 +128,7 @@ def stop_line(stop: Stopped, command: str, arguments: Sequence[str]) -> str:
     for given in given_options(arguments, lambda key: key == "ckpt_path"):
         if not given.key:  # all but the checkpoint of before
             words += given.words
-    resume = shlex.join([*words, "--ckpt_path", str(stop.path)])
+    resume = shlex.join([*words, "--ckpt-path", str(stop.path)])
     return f"vlmtune: stopped by {stop.signal.name} at step {stop.step}, resume with: {resume}"
 
 

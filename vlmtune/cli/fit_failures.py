@@ -39,7 +39,7 @@ def lightning_runs(checkpoint: str | None) -> Iterator[None]:
         if restores:
             raise UserError(
                 f"expected a checkpoint that this run can use, got {checkpoint!r} ({why}): change "
-                "--ckpt_path"
+                "--ckpt-path"
             ) from error
         # No code of ours had called Lightning but the command.
         ours = [x for x in modules if x.startswith("vlmtune.") and not x.startswith("vlmtune.cli.")]

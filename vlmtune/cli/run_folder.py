@@ -191,6 +191,6 @@ def set_aside(folder: Path) -> None:
     for name in left:
         (folder / name).rename(kept / name)
     message = (
-        "%s had another run, which is in %s now; --ckpt_path and its checkpoint would resume it"
+        "%s had another run, which is in %s now; --ckpt-path and its checkpoint would resume it"
     )
     log.warning(message, folder, kept)

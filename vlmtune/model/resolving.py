@@ -212,7 +212,7 @@ def backbone_spec(name: str) -> Spec:
     if _is_export(name, hub) or _is_checkpoint(name):
         raise UserError(
             f"expected a backbone without an adapter, got {name}, which vlmtune trained: name the "
-            "folder that `vlmtune export --merged` writes, or continue a run with --ckpt_path"
+            "folder that `vlmtune export --merged` writes, or continue a run with --ckpt-path"
         )
     return _spec(name, pretrained, None, hub)["backbone"]
 

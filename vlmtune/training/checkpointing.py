@@ -86,7 +86,7 @@ class TrainedWeights(pl.LightningModule):
         """Checks the origin of a checkpoint; training takes the live weights from it."""
         saved = checkpoint.get("vlmtune")
         if saved is None:
-            raise UserError("expected a vlmtune checkpoint, got another: pass one as --ckpt_path")
+            raise UserError("expected a vlmtune checkpoint, got another: pass one as --ckpt-path")
         other = differences(self.adapter.spec(), saved["adapter"], "adapter", "the checkpoint")
         if other:
             raise UserError(

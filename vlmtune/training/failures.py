@@ -86,7 +86,7 @@ def failure_of_others(error: BaseException) -> UserError:
         reason = f"one ended without an error, as a killed process does ({text})"
     return UserError(
         f"expected all ranks to run on, got the end of another: {reason}: remove the cause, then "
-        "resume with --ckpt_path and the last checkpoint"
+        "resume with --ckpt-path and the last checkpoint"
     )
 
 

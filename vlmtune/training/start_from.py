@@ -1,7 +1,7 @@
 """The trained weights that a run starts from.
 
 In: another trained model of the same backbone and adapter. Out: its weights in this run's model.
-Never: its optimizer or its steps; `vlmtune fit --ckpt_path` continues a run.
+Never: its optimizer or its steps; `vlmtune fit --ckpt-path` continues a run.
 """
 
 from vlmtune.adapters.base import Adapter
