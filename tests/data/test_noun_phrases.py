@@ -41,9 +41,9 @@ def test_phrases_of_a_caption(caption, phrases):
 
 def test_phrases_of_a_file_come_before_the_tagger(tmp_path):
     file = tmp_path / "phrases.json"
-    file.write_text('{"A red car.": ["a car", "red", "a car"], "A cat.": []}')
+    file.write_text('{"A red car.": ["a car", "red", " ", "a car"], "A cat.": []}')
     phrases = NounPhrases(file=str(file))
-    assert phrases.of_caption("A red car.") == ("a car", "red")
+    assert phrases.of_caption("a red car.") == ("a car", "red")
     assert phrases.of_caption("A cat.") == ("A cat.",)
     assert phrases.of_caption("A dog.") == ("dog",)
     file.write_text('{"A red car.": "red car"}')

@@ -73,7 +73,8 @@ class RunProgress(ProgressBar):
         if self._bar is None or self._steps is None or self._bar.disable:
             return
         step = trainer.global_step
-        logged = step % cast(Any, trainer).log_every_n_steps == 0
+        every = cast(Any, trainer).log_every_n_steps  # 0: never
+        logged = every > 0 and step % every == 0
         # Reading a number waits for a GPU, so there the line follows the log.
         if pl_module.device.type != "cpu" and not logged:
             self._bar.update(self._steps, completed=step)

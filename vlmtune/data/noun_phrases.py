@@ -5,6 +5,7 @@ In: groups. Out: groups of the same images whose texts are phrases. Never: a phr
 
 import itertools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -40,7 +41,7 @@ class NounPhrases(CaptionPhrases):
     Args:
         tagger: Tags parts of speech; None uses the `LexiconTagger`.
         file: A JSON file `{caption: [phrase, ...]}` with other phrases, such as those of a language
-            model. Captions that it lacks are tagged.
+            model. Captions that it lacks, in any case, are tagged.
 
     Example:
         >>> NounPhrases().of_caption("A red car in front of two big, black dogs.")
@@ -52,12 +53,14 @@ class NounPhrases(CaptionPhrases):
         self.file = file
         self._given: dict[str, list[str]] = {}
         if file is not None:
-            expected = "lists of phrases by caption"
-            self._given = read_json(file, expected, shape=dict[str, list[str]])
+            path = Path(file).expanduser()
+            given = read_json(path, "lists of phrases by caption", shape=dict[str, list[str]])
+            for caption, phrases in given.items():
+                self._given[canonical(caption)] = [one for one in phrases if one.strip()]
 
     def of_caption(self, caption: str) -> tuple[str, ...]:
         """Returns the phrases of a caption in order, each once; at least one."""
-        phrases = self._given.get(caption)
+        phrases = self._given.get(canonical(caption))
         if phrases is None:
             sentence = tagged_sentence(caption, self.tagger)
             phrases = [span_text(sentence, *span) for span in object_spans(sentence)]

@@ -30,7 +30,6 @@ from vlmtune.types import ImageRef
 
 MOST_WORDS = 16  # of a caption in the report
 LARGEST = 512  # width or height of the picture that shows which part a model sees
-LARGEST = 512  # width or height of the picture that shows which part a model sees
 
 
 class Reading(NamedTuple):

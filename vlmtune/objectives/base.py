@@ -40,7 +40,7 @@ class Objective(Configured, nn.Module, ABC):
             "contrast" (contrastive scores), "teacher" (a teacher's scores of the pairs of each
             group), "teacher_batch" (of all pairs of a rank's batch), "phrases" (scores of phrases
             of the captions), "average" (embeddings by a moving average of the trained weights).
-        regulariser: True where the loss does not reward true scores above false ones.
+        regulariser: True where the loss alone does not rank true scores above all false ones.
     """
 
     needs: frozenset[Need] = frozenset()

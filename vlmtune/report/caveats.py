@@ -20,7 +20,7 @@ REPEATED = {
 }
 TEXT_ONLY = (
     "Text-only runs never see the image and do not compete. Between two images they tie, and a tie "
-    "counts as wrong."
+    "counts as wrong. The fewest words also tie between captions of equal length."
 )
 MATCHED = "group_match"  # the metric of `matching_correct`
 FEW = 20  # clusters: with fewer an interval is rough

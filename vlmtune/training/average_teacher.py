@@ -17,16 +17,18 @@ from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.features.store_key import Modality
 from vlmtune.training.batch_features import BatchFeatures
 from vlmtune.training.score_shards import dual_score_shard
 from vlmtune.training.shard_layout import ShardLayout
-from vlmtune.types import Batch, Pooled, ScoreShard
+from vlmtune.types import Batch, Features, Pooled, ScoreShard
 
 
 class AverageTeacher(nn.Module):
     r"""The model with $\bar\theta_k = d\, \bar\theta_{k-1} + (1 - d)\, \theta_k$ after step k.
 
-    $\bar\theta_0$ are the weights before training. Frozen weights are the model's own.
+    $\bar\theta_0$ are the weights before training. Frozen weights are the model's own. In training
+    mode it has the dropout of the adapter, too.
 
     Args:
         backbone: The backbone in training.
@@ -60,7 +62,7 @@ class AverageTeacher(nn.Module):
     @torch.no_grad()
     def follow(self, backbone: Backbone, adapter: Adapter, step: int) -> None:
         """Adds the weights after a step to the average, once."""
-        if step <= self._step:
+        if step == self._step:  # of the same step, if batches are accumulated
             return
         self._step = step
         average = self.weights()
@@ -94,15 +96,23 @@ class AverageTeacher(nn.Module):
         self,
         shard: ScoreShard,
         batch: Batch,
+        features: Mapping[Modality, Features],
         chunk: int | None,
         layout: ShardLayout,
         group: ProcessGroup,
     ) -> ScoreShard:
-        """Returns the scores with the embeddings by the averaged weights beside them."""
+        """Returns the scores with the embeddings by the averaged weights beside them.
+
+        `features` are frozen ones of the batch, which the model shares.
+        """
         if batch.token_ids is not None:
             self.backbone.use_tokens(batch.texts, batch.token_ids)
-        image = self.features.encode_batch("image", batch, chunk)
-        text = self.features.encode_batch("text", batch, chunk)
+        image = features.get("image")
+        if image is None:
+            image = self.features.encode_batch("image", batch, chunk)
+        text = features.get("text")
+        if text is None:
+            text = self.features.encode_batch("text", batch, chunk)
         images = Pooled(self.adapter.embed_image(image))
         texts = Pooled(self.adapter.embed_text(text))
         averaged = dual_score_shard(self.adapter, images, texts, layout, group)

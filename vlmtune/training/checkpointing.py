@@ -112,9 +112,6 @@ class TrainedWeights(pl.LightningModule):
             if name in states:  # other objectives start without a state
                 number, _ = name.split()
                 self.objectives[int(number)].load_state_dict(state)
-        average = checkpoint.get(AVERAGE_TEACHER)
-        if self.average_teacher is not None and average is not None and fits:
-            self.average_teacher.restore(average)
         # A ShardDataModule counts positions in the data where Lightning counts batches.
         datamodule = getattr(self._trainer, "datamodule", None)
         align = getattr(datamodule, "align", None)
@@ -123,3 +120,7 @@ class TrainedWeights(pl.LightningModule):
         if LIVE in checkpoint and fits:
             checkpoint[AVERAGE] = checkpoint["state_dict"]
             checkpoint["state_dict"] = checkpoint[LIVE]
+        if self.average_teacher is not None:
+            # A run that had none continues with its weights, not with those before training.
+            weights = {"step": checkpoint["global_step"], "weights": checkpoint["state_dict"]}
+            self.average_teacher.restore(checkpoint.get(AVERAGE_TEACHER, weights))

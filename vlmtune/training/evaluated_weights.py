@@ -6,6 +6,8 @@ Never: a change of what is trained.
 
 import contextlib
 from collections.abc import Iterator
+from types import MethodType
+from typing import Any
 
 import pytorch_lightning as pl
 
@@ -21,7 +23,8 @@ def evaluated_weights(trainer: pl.Trainer, module: AdaptationModule) -> Iterator
     with contextlib.ExitStack() as stack:
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             # By its method: most runs have no `EMA`, and do not load it.
-            if averaged := getattr(callback, "averaged", None):
+            averaged: Any = getattr(callback, "averaged", None)
+            if isinstance(averaged, MethodType):
                 stack.enter_context(averaged(trainer, module))
         if whole := getattr(trainer.strategy, "whole_weights", None):
             stack.enter_context(whole())

@@ -85,8 +85,6 @@ class TrainingScores:
             needs_pixels = self.teacher.features.images is None
         if self.inputs.images is not None and not needs_pixels:
             corpus.use_stored_images(self.inputs.images)
-        if self.average is not None:
-            self.average.features.open(root, corpus, fingerprint, dtype)
         if "reference" in self.needs:
             self.reference.open(root, corpus, fingerprint, dtype)
 
@@ -107,7 +105,7 @@ class TrainingScores:
         if self.teacher is not None:
             shard = self.teacher.add(shard, contrast, batch, self.chunk, layout, group)
         if self.average is not None:
-            shard = self.average.add(shard, batch, self.chunk, layout, group)
+            shard = self.average.add(shard, batch, features, self.chunk, layout, group)
         if "reference" not in self.needs:
             return shard
         if self.original is not None:
