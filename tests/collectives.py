@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+NO_COLLECTIVES = ("wait_tensor", "_wrap_tensor_autograd")  # what FSDP2 does with a result
+
 
 class Call(NamedTuple):
     """A collective: its operator, dtypes and shapes of its tensors, and its numbers and reduction.
@@ -40,7 +42,8 @@ class Collectives(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace in ("c10d", "_c10d_functional"):
+        made = func.namespace in ("c10d", "_c10d_functional")
+        if made and func._opname not in NO_COLLECTIVES:
             self.calls.append(call(func, args))
         return func(*args, **(kwargs or {}))
 
@@ -68,6 +71,8 @@ def call(func: Any, args: Any) -> Call:
             rest.append(leaf)
         elif isinstance(leaf, torch.ScriptObject) and "ReduceOp" in str(leaf._type()):
             rest.append(dist.ReduceOp.unbox(leaf).op.name)
+    if func._opname in ("gather_", "scatter_"):
+        tensors = tensors[:1]  # one rank has all of them, which are alike
     return Call(str(func), tuple(tensors), tuple(rest))
 
 

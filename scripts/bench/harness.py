@@ -66,10 +66,11 @@ def options(description: str | None, **defaults: Any) -> argparse.Namespace:
 
 
 def figure(
-    name: str, value: float, unit: str, bound: float | None = None, required: str = ""
+    name: str, value: float | None, unit: str, bound: float | None = None, required: str = ""
 ) -> None:
     """Prints a measured figure, with the bound and the requirement that it is compared with.
 
+    A value that only a GPU has is None elsewhere.
     Where the environment has `FIGURES`, the figure is also added to that file, as a line of JSON.
     """
     limits = []
@@ -78,7 +79,8 @@ def figure(
     if required:
         limits.append(f"required {required}")
     beside = f" ({', '.join(limits)})" if limits else ""
-    print(f"{name}: {value:.4g} {unit}{beside}", flush=True)
+    measured = "-" if value is None else f"{value:.4g} {unit}"
+    print(f"{name}: {measured}{beside}", flush=True)
     path = os.environ.get("FIGURES")
     if path is None:
         return

@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import math
 import multiprocessing
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -226,7 +227,7 @@ def main() -> None:
     for style in STYLES if chosen.style == "all" else [chosen.style]:
         job = Job(False, style, chosen.images, chosen.texts, chosen.pairs, DEVICE)
         compare(job, chosen.rounds)
-        if DEVICE == "cuda":
+        if DEVICE == "cuda" or "TINY" in os.environ:
             compare(replace(job, dtype=torch.bfloat16), chosen.rounds)
 
 

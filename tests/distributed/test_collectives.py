@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.adapters.families import backbone
 from tests.collectives import Collectives, difference
 from tests.ranks import run_ranks
-from tests.runs import QUIET, fit, plugin_of
+from tests.runs import QUIET, fit, plugin_of, weights
 from tests.runs import module as module_of
 from tests.tiny import write_cola
 from tests.toy import groups
@@ -35,7 +35,7 @@ from vlmtune.errors import UserError
 from vlmtune.export import save_export
 from vlmtune.objectives import ITM, InfoNCE, Objective, OnEmbeddings, PairBCE
 from vlmtune.pairs.base import PairPolicy
-from vlmtune.training import AdaptationModule, BenchmarkCallback
+from vlmtune.training import FSDP2, AdaptationModule, BenchmarkCallback
 from vlmtune.training.failures import publish_failure
 from vlmtune.types import Group
 
@@ -224,6 +224,25 @@ def assert_same(by_rank):
         assert calls[0]
 
 
+def static_graph(rank):
+    """What three adapters trained without and with `static_graph`: a pair of weights for each."""
+    out = []
+    for stem in ("full_finetuning", "lora", "mm_adapter"):
+        for static in (False, True):
+            adapter = plugin_of("adapters", stem, Adapter)
+            made = module(adapter, [PairBCE() if adapter.joint else InfoNCE()])()
+            train(made, rank, static_graph=static)
+            out.append(weights(made))
+    return list(zip(out[::2], out[1::2], strict=True))
+
+
+def test_a_static_graph_gives_the_same_weights(tmp_path):
+    backbone()  # once, before ranks are forked
+    for pairs_of_weights in run_ranks(2, tmp_path / "ranks", static_graph):
+        for one, other in pairs_of_weights:
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("kind", PLUGIN_KINDS)
 def test_plugins(kind, teacher, tmp_path):
     by_rank = run_ranks(3, tmp_path / "ranks", plugins, kind, teacher)
@@ -290,3 +309,22 @@ def test_runs(model_folder, shards, tmp_path):
     assert "DistBackendError" in lost or "RuntimeError" in lost, lost
     # The other rank waits in the first collective that this one no longer makes.
     assert difference([waited[:-1], made]) is None
+
+
+def in_parts(rank, folder, model_folder, shards):
+    """The same of runs under FSDP2, with checkpoints that are gathered or written in parts."""
+    dist.set_timeout(timedelta(seconds=120))
+    out = []
+    for adapter, objective in ((FullFineTuning, InfoNCE), (joint, PairBCE)):
+        for sharded in (False, True):
+            name = f"{objective.__name__}, {sharded}"
+            made = module_of(model_folder, adapter(), [objective()])
+            options = {"devices": 2, "strategy": FSDP2(sharded_checkpoints=sharded)}
+            with noted(name, out):
+                fit(made, shards, folder / name, 2, save=True, val=True, **options)
+    return out
+
+
+@pytest.mark.slow
+def test_fsdp2(model_folder, shards, tmp_path):
+    assert_same(run_ranks(2, tmp_path / "ranks", in_parts, tmp_path, model_folder, shards))

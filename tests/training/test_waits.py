@@ -9,9 +9,13 @@ from PIL import Image
 
 from tests.adapters.families import FAMILIES, backbone
 from tests.pretended_gpu import DEVICE, move, pretended_gpu
-from tests.runs import QUIET, fit, module, plugin_of
+from tests.runs import QUIET, module, plugin_of, quiet_trainer
 from vlmtune.adapters import Adapter, FullFineTuning
 from vlmtune.config import stems
+from vlmtune.data import ShardDataModule, ShardSet
+from vlmtune.data.noun_phrases import NounPhrases
+from vlmtune.errors import UserError
+from vlmtune.export import save_export
 from vlmtune.objectives import InfoNCE, Objective, PairBCE
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.training import AdaptationModule
@@ -25,7 +29,12 @@ class Grabbed(Exception):
 
 
 @pytest.fixture(scope="module")
-def batch(model_folder, shards, tmp_path_factory):
+def corpus(shards):
+    return ShardDataModule([ShardSet(str(shards))], batch_size=4, phrases=NounPhrases())
+
+
+@pytest.fixture(scope="module")
+def batch(model_folder, corpus):
     made, batches = module(model_folder), []
 
     def step(batch, batch_idx):  # Lightning knows arguments by their names
@@ -34,19 +43,28 @@ def batch(model_folder, shards, tmp_path_factory):
 
     made.training_step = step
     with pytest.raises(Grabbed):
-        fit(made, shards, tmp_path_factory.mktemp("run"), steps=1)
+        quiet_trainer(devices=1, max_steps=1).fit(made, datamodule=corpus)
     return batches[0]
 
 
-def waits_of_a_step(made, batch, monkeypatch):
+@pytest.fixture(scope="module")
+def teacher(model_folder, tmp_path_factory):
+    """The export of a dual adapter."""
+    folder = tmp_path_factory.mktemp("teacher") / "export"
+    made = module(model_folder, FullFineTuning(), [InfoNCE()])
+    save_export(folder, made.backbone, made.adapter, provenance={})
+    return str(folder)
+
+
+def waits_of_a_step(made, batch, monkeypatch, **trainer):
     """Takes one step on the pretended GPU."""
     move(made.train())
     # All of a trainer that a step reads.
     made._trainer = SimpleNamespace(
-        precision_plugin=None, accumulate_grad_batches=1, global_step=0, global_rank=0
+        precision_plugin=None, accumulate_grad_batches=1, global_step=0, global_rank=0, **trainer
     )
-    monkeypatch.setattr(made, "log", lambda *args, **options: None)
-    with pretended_gpu(monkeypatch) as waits:
+    made.log = lambda *args, **options: None
+    with monkeypatch.context() as patch, pretended_gpu(patch) as waits:
         trained = [parameter for parameter in made.parameters() if parameter.requires_grad]
         optimizer = torch.optim.AdamW(trained, foreach=False)
         loss = made.training_step(batch.to(DEVICE), 0)
@@ -62,8 +80,20 @@ def waits_of_a_step(made, batch, monkeypatch):
 RANKING = {"hard_pairs", "mutual_pairs"}
 # The others train nothing, or read a fusion encoder.
 ADAPTERS = sorted({*stems("adapters")} - {"zero_shot", "fusion_tuning", "matching"})
-# The others also read a teacher, or phrases.
-OBJECTIVES = sorted({*stems("objectives")} - {"rank_kl", "c2lip", "unit_contrast"})
+
+
+def with_objective(stem, model_folder, adapter, teacher):
+    objectives = [plugin_of("objectives", stem, Objective)]
+    needs_teacher = "teacher" in objectives[0].needs
+    # What trains only some weights needs company: an adapter may train only the others.
+    if objectives[0].regulariser:
+        objectives.append(PairBCE() if adapter.joint else InfoNCE())
+    teacher = teacher if needs_teacher else None
+    return module(model_folder, adapter, objectives, teacher=teacher)
+
+
+def fine_tuning(stem):
+    return FullFineTuning(tokens="tokens" in plugin_of("objectives", stem, Objective).needs)
 
 
 def step(made, stem, batch, monkeypatch):
@@ -72,11 +102,9 @@ def step(made, stem, batch, monkeypatch):
     assert waits == [*scores, "tolist"]  # the check
 
 
-@pytest.mark.parametrize("stem", OBJECTIVES)
-def test_objectives(stem, model_folder, batch, monkeypatch):
-    objective = plugin_of("objectives", stem, Objective)
-    adapter = FullFineTuning(tokens="tokens" in objective.needs)
-    made = module(model_folder, adapter, [objective])
+@pytest.mark.parametrize("stem", stems("objectives"))
+def test_objectives(stem, model_folder, batch, teacher, monkeypatch):
+    made = with_objective(stem, model_folder, fine_tuning(stem), teacher)
     step(made, stem, batch, monkeypatch)
 
 
@@ -85,6 +113,38 @@ def test_adapters(stem, model_folder, batch, monkeypatch):
     adapter = plugin_of("adapters", stem, Adapter)
     made = module(model_folder, adapter, [PairBCE() if adapter.joint else InfoNCE()])
     step(made, stem, batch, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stem", ADAPTERS)
+def test_each_objective_with_each_adapter(stem, model_folder, batch, teacher, monkeypatch):
+    waits = {}
+    for name in stems("objectives"):
+        adapter = plugin_of("adapters", stem, Adapter)
+        try:
+            made = with_objective(name, model_folder, adapter, teacher)
+        except UserError:  # the objective does not fit the adapter
+            continue
+        waits[name] = waits_of_a_step(made, batch, monkeypatch)
+    assert len(waits) > 3
+    assert all(found == ["tolist"] for found in waits.values()), waits
+
+
+@pytest.mark.parametrize("stem", stems("objectives"))
+def test_a_logged_step(stem, model_folder, batch, teacher, monkeypatch):
+    made = with_objective(stem, model_folder, fine_tuning(stem), teacher)
+    waits = waits_of_a_step(made, batch, monkeypatch, log_every_n_steps=1)
+    # EqSim's diagnostics need to know which scores were computed, and are read all at once.
+    diagnostics = ["_to_copy", "tolist"] if stem == "eqsim" else []
+    assert waits == [*diagnostics, "tolist"]
+
+
+@pytest.mark.parametrize("stem", ["linear_probe", "mm_adapter"])
+def test_features_from_a_store(stem, model_folder, batch, corpus, tmp_path, monkeypatch):
+    adapter = plugin_of("adapters", stem, Adapter)
+    made = module(model_folder, adapter, [PairBCE() if adapter.joint else InfoNCE()])
+    made.scores.open(tmp_path, corpus, made.fingerprint, "float32")
+    step(made, stem, replace(batch, pixels=None), monkeypatch)
 
 
 @pytest.mark.parametrize("family", FAMILIES[1:])

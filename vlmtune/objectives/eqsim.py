@@ -240,14 +240,11 @@ class EqSim(ShardedObjective):
         deviation = text + image
         weight = pairs.weight[:, None] * pairs.weight[None, :]
         weight = weight * pairs.comparable
-        kinds = {"close": close, "distant": ~close}
-        means = {}
-        for name, kind in kinds.items():
-            kind_weight = weight * kind
-            if kind_weight.any():
-                total = (deviation * kind_weight).sum()
-                means[name] = float(total / kind_weight.sum())
-        return means
+        kinds = weight * torch.stack([close, ~close])
+        sums = torch.stack([(deviation * kinds).sum(dim=(1, 2)), kinds.sum(dim=(1, 2))])
+        # Read at once: each number alone would wait for a GPU.
+        named = zip(("close", "distant"), *sums.tolist(), strict=True)
+        return {name: total / over for name, total, over in named if over}
 
     def _close(self, pairs: TruePairs, shard: ScoreShard) -> tuple[Bool[Tensor, "a A"], PairMatrix]:
         """Whether two pairs are close, and how often that counts for the local one."""

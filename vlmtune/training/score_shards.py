@@ -165,7 +165,9 @@ def local_scores(shard: ScoreShard) -> tuple[Scores, Targets]:
     def within(matrix: Tensor) -> Tensor:
         return matrix[:, start:stop]
 
-    return _changed(rows, embedded, within), shard.row_targets.map(within)
+    # Diagnostics read targets on the CPU, too, where they are known.
+    source = shard.row_targets.on_cpu().map(within)
+    return _changed(rows, embedded, within), replace(shard.row_targets.map(within), source=source)
 
 
 def _changed(

@@ -3,7 +3,8 @@
 Each part is a script, in a process of its own with a limit of time, so a part that fails or
 hangs costs no other part. `--wheels` names the packages that a machine with
 PyTorch for CUDA may lack; they are carried there beforehand. Without a GPU the same parts run on
-the CPU at tiny sizes, which shows that they work and measures nothing.
+one thread at tiny sizes, which shows that they work and measures nothing; "-" stands for what only
+a GPU has.
 
     python -m scripts.bench.gpu [--minutes 8] [--parts card agreement ...] [--out gpu.json]
     python -m scripts.bench.gpu --wheels
@@ -71,24 +72,18 @@ PARTS = (
         "fine-tuning, pixels in memory",
         f"{BENCH}.fine_tuning",
         "--batch 256 --steps 10 --rounds 2 --half --in-memory",
-        "--batch 2 --steps 2 --rounds 1 --in-memory",
+        "--batch 2 --steps 2 --rounds 1 --half --in-memory",
         0.08,
     ),
     Part(
         "fine-tuning, images decoded",
         f"{BENCH}.fine_tuning",
         "--batch 256 --steps 6 --rounds 2 --half --workers 14",
-        "--batch 2 --steps 2 --rounds 1",
+        "--batch 2 --steps 2 --rounds 1 --half",
         0.1,
     ),
-    Part(
-        "strategies",
-        f"{BENCH}.gpu.strategies",
-        "",
-        "--names lora mm_adapter --largest 2 --chunk 1",
-        0.2,
-    ),
-    Part("profile", f"{BENCH}.gpu.profile", "", "--names lora --batch 2", 0.2),
+    Part("strategies", f"{BENCH}.gpu.strategies", "", "--largest 2 --chunk 1", 0.2),
+    Part("profile", f"{BENCH}.gpu.profile", "", "--batch 2", 0.2),
     Part("kernels", f"{BENCH}.gpu.kernels", "", "--batch 2", 0.15),
     Part(
         "joint scoring",
@@ -108,7 +103,7 @@ PARTS = (
         "objectives",
         f"{BENCH}.objectives",
         "--batches 1024 4096 16384 --pairs 256",
-        "--batches 16 --pairs 2 --rounds 1 --fusion-batches 16",
+        "--batches 16 32 64 --pairs 2 --rounds 1 --fusion-batches 16",
         0.12,
     ),
     Part("loader", f"{BENCH}.loader", "--images 2048 --batch 256 --workers 14 --rounds 1",
@@ -117,7 +112,8 @@ PARTS = (
          0.06),
     Part("suite", f"{BENCH}.suite", "--scale 0.01 --joint-scale 0.002",
          "--scale 0.00005 --joint-scale 0.00003", 0.15),
-    Part("search", f"{BENCH}.search", "--images 4000", "--images 20 --queries 2 --k 1 10", 0.12),
+    Part("search", f"{BENCH}.search", "--images 4000",
+         "--images 20 --queries 2 --k 1 2 4 8 16", 0.12),
     Part("quickstart", "vlmtune.cli.main", "quickstart --size small --out {folder}",
          "quickstart --size tiny --out {folder}", 0.6),
 )  # fmt: skip
@@ -167,7 +163,8 @@ def show(result: dict[str, Any]) -> None:
     for row in result["figures"]:
         bound = "" if row["bound"] is None else f"bound {row['bound']:.4g}"
         required = row["required"] and f"required {row['required']}"
-        print(f"  {row['name'][:78]:78} {row['value']:10.4g} {row['unit']:8} {bound} {required}")
+        value = "-" if row["value"] is None else f"{row['value']:.4g}"
+        print(f"  {row['name'][:78]:78} {value:>10} {row['unit']:8} {bound} {required}")
     if result["ended"] != "ok":
         print("\n".join(f"  | {line[:200]}" for line in result["lines"][-12:]), flush=True)
 
@@ -201,7 +198,8 @@ def main() -> None:
     tiny = not torch.cuda.is_available()
     device = "CPU, at tiny sizes"
     if tiny:
-        os.environ["TINY"] = "1"
+        os.environ["TINY"] = os.environ["OMP_NUM_THREADS"] = "1"
+        torch.set_num_threads(1)
     else:
         with FORK.Pool(1) as pool:
             device = pool.apply(torch.cuda.get_device_name)

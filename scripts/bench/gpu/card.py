@@ -45,16 +45,19 @@ def main() -> None:
     """Prints versions and one line for each rate."""
     options(__doc__)
     versions()
-    figure("matrix product, float32", matrix_rate(torch.float32) / 1e12, "TFLOP/s")
+    tf32 = pinned = ordinary = None
     if DEVICE == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
-        figure("matrix product, TF32", matrix_rate(torch.float32) / 1e12, "TFLOP/s")
+        tf32 = matrix_rate(torch.float32) / 1e12
         torch.backends.cuda.matmul.allow_tf32 = False
+        pinned = host_rate(True) / 1e9
+        ordinary = host_rate(False) / 1e9
+    figure("matrix product, float32", matrix_rate(torch.float32) / 1e12, "TFLOP/s")
+    figure("matrix product, TF32", tf32, "TFLOP/s")
     figure("matrix product, bfloat16", matrix_rate(torch.bfloat16) / 1e12, "TFLOP/s")
     figure("copy in the device's memory, read and write", copy_rate() / 1e9, "GB/s")
-    if DEVICE == "cuda":
-        figure("copy from pinned memory of the host", host_rate(True) / 1e9, "GB/s")
-        figure("copy from ordinary memory of the host", host_rate(False) / 1e9, "GB/s")
+    figure("copy from pinned memory of the host", pinned, "GB/s")
+    figure("copy from ordinary memory of the host", ordinary, "GB/s")
 
 
 if __name__ == "__main__":

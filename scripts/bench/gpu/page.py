@@ -15,8 +15,10 @@ PAGE = Path("docs/costs.md")
 BEGIN, END = "<!-- figures of scripts.bench.gpu -->\n", "<!-- end of figures -->\n"
 
 
-def shown(value: float, unit: str) -> str:
-    """A number of four digits with its unit."""
+def shown(value: float | None, unit: str) -> str:
+    """A number of four digits with its unit, or "-"."""
+    if value is None:
+        return "-"
     digits = ",.0f" if value >= 1000 else ".4g"
     return f"{value:{digits}} {unit}".strip()
 

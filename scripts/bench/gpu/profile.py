@@ -2,8 +2,7 @@
 
 `fit` trains ViT-B/32 with random weights on `--batch` random images, as in `strategies`. The GPU is
 busy for the sum of its kernels' times; the rest of a step it waits for the CPU. A step waits for
-the GPU where torch reads a value from it; torch's own mode counts these. On a CPU only the
-operations are counted.
+the GPU where torch reads a value from it; torch's own mode counts these.
 
     python -m scripts.bench.gpu.profile [--names full_finetuning mm_adapter ...] [--batch 256]
 """
@@ -86,22 +85,24 @@ def measure(training: Training, batch: int) -> None:
     training.fit(batches, [waits, profiled])
     rows = profiled.profile.key_averages()
     count = STEPS - PROFILED
+    launched = busy = waited = None
     if DEVICE == "cuda":
         # Rows of kernels alone: the operation that launched one has its time, too.
         kernels = [row for row in rows if row.device_type == DeviceType.CUDA]
         kernels = [row for row in kernels if not row.is_user_annotation]
-        busy = sum(row.self_device_time_total for row in kernels) / count / 1e6
+        seconds = sum(row.self_device_time_total for row in kernels) / count / 1e6
+        busy = 100 * seconds / alone
         launched = sum(row.count for row in kernels) / count
-        figure(f"{training.title}: kernels of a step", launched, "")
-        title = f"{training.title}: the GPU is busy, of a step of {1000 * alone:.0f} ms"
-        figure(title, 100 * busy / alone, "%")
-        figure(f"{training.title}: waits of a step", sum(waits.lines.values()), "")
+        waited = sum(waits.lines.values())
         for line, times in waits.lines.most_common():
             print(f"    {times} at {line}")
         print(rows.table(sort_by="self_device_time_total", row_limit=12, max_name_column_width=60))
-    else:
-        calls = sum(row.count for row in rows) / count
-        figure(f"{training.title}: operations of a step", calls, "")
+    title = f"{training.title}: the GPU is busy, of a step of {1000 * alone:.0f} ms"
+    figure(f"{training.title}: kernels of a step", launched, "")
+    figure(title, busy, "%")
+    figure(f"{training.title}: waits of a step", waited, "")
+    calls = sum(row.count for row in rows) / count
+    figure(f"{training.title}: operations of a step", calls, "")
 
 
 def main() -> None:
