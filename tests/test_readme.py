@@ -28,6 +28,7 @@ from vlmtune.cli import build, quickstart
 from vlmtune.cli.commands import EPILOG, TRAINING, command_parser
 from vlmtune.cli.compare_jobs import read_experiment
 from vlmtune.cli.main import main
+from vlmtune.cli.option_names import renamed_option
 from vlmtune.cli.plugins import TABLE_SUFFIXES, find, make, make_list
 from vlmtune.data.shards import read_headers
 from vlmtune.export import save_export
@@ -130,7 +131,9 @@ class Command(Parsed):
 def check_vlmtune(words: list[str]) -> None:
     """Has a command of ours parsed as far as it can be without data."""
     if words[0] in TRAINING:
-        Command(words[0], words[1:])
+        # As `main` names the options of Lightning.
+        command, *given = [renamed_option(word, "-", "_") for word in words]
+        Command(command, given)
         return
     assert not {"ViT-B-32", "openai"} <= {*words}, "OpenAI's weights need ViT-B-32-quickgelu"
     options, rest = command_parser().parse_known_args(words)
@@ -236,6 +239,7 @@ def test_subcommands_named_in_the_text_exist(name):
     choices = command_parser()._subparsers._group_actions[0].choices
     corpora = {path.stem for path in (ROOT / "configs/plugins/builders").glob("*.yaml")}
     sources = {path.stem for path in (ROOT / "configs/sources").glob("*.yaml")}
+    sources |= {name.removeprefix("weights_") for name in sources}
     assert named - {"|"} <= choices.keys() | corpora | sources
 
 
