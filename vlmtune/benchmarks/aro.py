@@ -193,7 +193,7 @@ def read_phrases(path: str) -> frozenset[str]:
         text = Path(path).read_text(encoding="utf-8")
         lines = text.splitlines()
         if path.endswith(".json"):
-            lines = [row["caption"] for row in json.loads(text)["annotations"]]
+            lines = [row["caption"].strip() for row in json.loads(text)["annotations"]]
     phrases = set()
     for line in lines:
         words = re.findall(r"[\w'-]+", line.lower())
