@@ -23,6 +23,7 @@ from vlmtune.cli.run_folder import AtomicCheckpoints
 from vlmtune.model import check_checkpoint, load
 from vlmtune.model.layout import WEIGHTS
 from vlmtune.model.loading import REST
+from vlmtune.objectives.degla import DeGLA
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.training import EMA, FSDP2, BenchmarkCallback, RetentionBudget, RunMonitor
 from vlmtune.training.checkpoint_files import newest_checkpoint
@@ -294,8 +295,9 @@ def refusals(rank, model_folder, shards, folder):
         ({"chunk": 2}, None),
         ({}, EMA()),
         ({}, RetentionBudget([cola(folder)], action="anneal")),
+        ({"objectives": [DeGLA()]}, None),
     ):
-        made = module(model_folder, LoRA(), [InfoNCE()], **options)
+        made = module(model_folder, LoRA(), **{"objectives": [InfoNCE()], **options})
         callbacks = () if callback is None else (callback,)
         with refused() as error:
             fit(made, shards, folder, callbacks=callbacks, devices=2, strategy=FSDP2())
@@ -322,10 +324,11 @@ def spoilt(rank, model_folder, shards, folder):
 
 def test_what_it_cannot_do_is_refused(model_folder, shards, folder):
     given = run_ranks(2, folder / "ranks", refusals, model_folder, shards, folder)
-    chunk, ema, budget = given[0]
+    chunk, ema, budget, average = given[0]
     assert "got model.chunk" in chunk
     assert "got EMA" in ema
     assert "RetentionBudget" in budget
+    assert "got an objective that reads averaged weights" in average
 
 
 def test_a_gradient_that_is_no_number_stops_all_ranks(model_folder, shards, tmp_path):
