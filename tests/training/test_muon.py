@@ -5,9 +5,12 @@ from copy import deepcopy as copy_of
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.optim import AdamW
 from torch.optim import Muon as TorchMuon
 
+from tests.ranks import run_ranks
 from vlmtune.training.muon import Muon, orthogonalised
 
 
@@ -91,3 +94,35 @@ def test_singular_values_become_about_one():
     assert values.min() > 0.6
     assert values.max() < 1.3
     assert torch.equal(orthogonalised(torch.zeros(2, 3)), torch.zeros(2, 3))
+
+
+def steps(model, batches):
+    """The weights after a step of Muon on each batch."""
+    muon = Muon(model.parameters(), lr=0.01)
+    for batch in batches:
+        muon.zero_grad()
+        model(batch).square().mean().backward()
+        muon.step()
+    return model.state_dict()
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 10), nn.GELU(), nn.Linear(10, 3))
+
+
+def sharded(rank, batches):
+    """Weights in two parts, of which a rank has one; each rank has half of a batch."""
+    model = network()
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    halves = [batch.chunk(2)[rank] for batch in batches]
+    state = steps(model, halves)
+    return {name: value.full_tensor() for name, value in state.items()}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_sharded_weights_take_the_steps_of_whole_ones(tmp_path):
+    batches = torch.randn(3, 8, 6, generator=torch.Generator().manual_seed(0)).unbind()
+    want = steps(network(), batches)
+    for got in run_ranks(2, tmp_path, sharded, batches):
+        torch.testing.assert_close(got, dict(want))

@@ -19,8 +19,9 @@ from vlmtune.adapters.fusion_styles.attention import masked_softmax
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.negations import Negations
 from vlmtune.adapters.patch_grid import coordinates, square_side, with_neighbours
-from vlmtune.adapters.towers import run_last, text_tower, tower_of_one_shape, word_embeddings
+from vlmtune.adapters.towers import run_last, text_tower, tower_of_one_shape
 from vlmtune.adapters.unread_words import UnreadWords
+from vlmtune.adapters.whitened_words import WhitenedWords
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
@@ -46,7 +47,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     A word w that no training text has is read by what the frozen model knows of it
     (`UnreadWords`), unless `hidden_words` is 0. It adds
-    $\frac{\mu e^\tau}{H} \sum_h \sum_p a_{whp} \, t_w^\top (z_p - m)$ to the evidence.
+    $\frac{\mu e^\tau}{H} \sum_h \sum_p a_{whp} \, (t_w - t_0)^\top (z_p - m)$ to the evidence.
 
     A text with a negation that training texts had counts by its evidence: its t is that of a text
     without words (`Negations`), unless `hidden_words` is 0.
@@ -85,6 +86,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         image_layer: Layer of the image's states, counted from the end, -1 excluded.
         text_layer: Layer of the text's states, likewise, or "words" for the embeddings of the
             tokens before the first block: words that the text tower treats alike still differ.
+        whiten: Whether these embeddings are whitened over the vocabulary (`WhitenedWords`), so that
+            words that the frozen model embeds alike differ as much as others.
         hidden_words: How often training hides a word, so that words that training lacks can be
             read, and disturb no others. It is multiplied by what the frozen model knows of the word
             (`UnreadWords`). 0 leaves this out.
@@ -114,8 +117,9 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         leak: Annotated[float, Field(ge=0, le=1)] = 0.1,
         image_layer: EarlyLayer = -2,
         text_layer: EarlyLayer | Literal["words"] = "words",
+        whiten: bool = True,
         hidden_words: Dropout = 0.2,
-        meaning_weight: NonNegativeFloat = 1 / 3,
+        meaning_weight: NonNegativeFloat = 2 / 3,
         memory: PositiveInt | None = None,
     ) -> None:
         super().__init__()
@@ -128,25 +132,23 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         self.frozen_weight = frozen_weight
         self.leak = leak
         self.image_input = FeatureSpec("state", image_layer)
-        # The layer of the words is known once the backbone is.
-        layer = -2 if text_layer == "words" else text_layer
-        self.text_input = FeatureSpec("state", layer)
+        if text_layer == "words":
+            self.text_input = FeatureSpec("words")
+        else:
+            self.text_input = FeatureSpec("state", text_layer)
         self.from_words = text_layer == "words"
+        self.whiten = whiten and self.from_words
         self.hidden_words = hidden_words
         self.meaning_weight = meaning_weight
-        if hidden_words:
-            # Deeper states of a word depend on the words around it, so no word can be hidden.
-            if not self.from_words:
-                raise UserError(
-                    f'expected text_layer "words" to hide words, got {text_layer}: leave it out, '
-                    "or set hidden_words to 0"
-                )
-            self.text_input = FeatureSpec("words")
+        # Deeper states of a word depend on the words around it, so no word can be hidden.
+        if hidden_words and not self.from_words:
+            raise UserError(
+                f'expected text_layer "words" to hide words, got {text_layer}: leave it out, '
+                "or set hidden_words to 0"
+            )
 
     @override
     def attach(self, backbone: Backbone) -> None:
-        if self.from_words and not self.hidden_words:
-            self.text_input = word_embeddings(backbone)
         super().attach(backbone)
         self.image_tower = tower_of_one_shape(backbone)
         self.text_tower = text_tower(backbone)
@@ -181,6 +183,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             self.unread = UnreadWords(backbone, self.hidden_words, self.meaning_weight)
             # Found by their ids, which hidden words need too.
             self.negations = Negations(backbone)
+        if self.whiten:
+            self.whitened = WhitenedWords(backbone)
         self.compares = bool(self.hidden_words and self.meaning_weight)
         if self.compares:
             compared = backbone.embed_dim
@@ -236,6 +240,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             text = self.unread.hide(text, hidden)
             # A hidden word has no other weight than its meaning.
             counts = counts & ~hidden
+        if self.whiten:
+            text = self.whitened(text)
         state = self._state(text)
         words = layer_norm(state.values, [self.width])
         words = self.text.all(words, state.mask)

@@ -28,15 +28,16 @@ class UnreadWords(nn.Module):
     A hidden word w has one trained embedding in place of its own, so that only the words around
     it tell which patches it reads. What it means is left to the frozen model: its normalised
     embedding $t_w$, of a text of this word alone, is compared with the normalised embeddings $z_p$
-    of the patches: $\mu e^{\tau} \, t_w^\top (z_p - m)$, with the logit scale $e^\tau$ of the model
-    and a trained m. $\mu$ is fixed.
+    of the patches: $\mu e^{\tau} \, (t_w - t_0)^\top (z_p - m)$, with the embedding $t_0$ of a text
+    without words, the logit scale $e^\tau$ of the model and a trained m. The difference is what the
+    word adds to a text: large for colours, small for sizes, of which patches say nothing. $\mu$ is
+    fixed.
 
     In training some words count as unread, so that hidden words learn where to look. A call hides
     such a word in all n texts that it is given; a joint adapter prepares the texts of a step in
     about four calls, ordered by length. Word w counts as unread with probability
-    $\rho \lVert t_w - t_0 \rVert$, where $t_0$ is the embedding of a text without words. Words
-    like "there" hardly change a text's embedding, so there is little to learn from hiding them. A
-    call hides at most $1 + n / 4$ words of the vocabulary.
+    $\rho \lVert t_w - t_0 \rVert$. Words like "there" hardly change a text's embedding, so there
+    is little to learn from hiding them. A call hides at most $1 + n / 4$ words of the vocabulary.
 
     Afterwards a word is hidden if no training text had it. Each word's embedding has a factor of
     $1 + r_w$, and $r_w$ is 0 until a gradient changes it, which tells the words that were read.
@@ -68,19 +69,19 @@ class UnreadWords(nn.Module):
         self.mean = nn.Parameter(torch.zeros(self.width), requires_grad=weight > 0)
 
     def forward(self, text: Tokens) -> tuple[Bool[Tensor, "n t"], Float[Tensor, "n t d"]]:
-        r"""Which tokens are hidden, and $\mu e^\tau \, t_w$ of these, 0 of all other tokens."""
+        r"""Which tokens are hidden; $\mu e^\tau \, (t_w - t_0)$ of these, 0 of all other tokens."""
         is_word = word_mask(text.mask, self.special)
         if self.training:
-            ids, embedded = self._sampled(text, is_word)
+            ids, meanings = self._sampled(text, is_word)
         else:
             # Words that no training text had; none before training.
             is_unread = is_word & ~self.known(text) & self.read.any()
             if not self.scale:
                 return is_unread, text.values.new_zeros(*is_unread.shape, self.width)
             ids = text.word_ids[is_unread].unique()
-            embedded = self._embed_alone(ids, text)
+            meanings = self._meanings(ids, text)
         # Row i of the table belongs to the i-th unread word, the last row to all other tokens.
-        table = torch.cat([self.scale * embedded, embedded.new_zeros(1, self.width)])
+        table = torch.cat([self.scale * meanings, meanings.new_zeros(1, self.width)])
         last = len(ids)
         row_of = torch.full((self.vocabulary + 1,), last, device=text.device)
         row_of[ids] = torch.arange(last, device=text.device)
@@ -88,7 +89,7 @@ class UnreadWords(nn.Module):
         return row < last, table[row]
 
     def _sampled(self, text: Tokens, is_word: Bool[Tensor, "n t"]) -> tuple[Ids, Meanings]:
-        """The words that count as unread in these texts, and their embeddings."""
+        """The words that count as unread in these texts, and their meanings."""
         # On the CPU, so that every device samples the same words.
         sampled = send(torch.rand(self.vocabulary), text.device)
         of_token = sampled[text.word_ids].masked_fill(~is_word, 1.0)
@@ -97,23 +98,24 @@ class UnreadWords(nn.Module):
         of_word = of_word.scatter_reduce(0, text.word_ids.flatten(), of_token.flatten(), "amin")
         most = min(1 + len(text) // 4, self.vocabulary)
         number, ids = of_word.topk(most, largest=False)
-        embedded = self._embed_alone(ids, text)
-        without_words = self._embed(self._special_ids(text))
-        says = (embedded - without_words).norm(dim=1)
+        meanings = self._meanings(ids, text)
+        says = meanings.norm(dim=1)
         # A GPU would have to be waited for to drop the others, so they get an id that no word has.
         is_unread = number < self.rate * says
-        return ids.masked_fill(~is_unread, self.vocabulary), embedded
+        return ids.masked_fill(~is_unread, self.vocabulary), meanings
 
-    def _embed_alone(self, ids: Ids, text: Tokens) -> Meanings:
-        """$t_w$ of words, with the special tokens that a text has around its words."""
+    def _meanings(self, ids: Ids, text: Tokens) -> Meanings:
+        """$t_w - t_0$ of words, with the special tokens that a text has around its words."""
         if not len(ids):
             # Towers of transformers fail without texts.
             return text.values.new_zeros(0, self.width)
         before, _ = self.special
-        special = self._special_ids(text).expand(len(ids), -1)
-        leading = special[:, :before]
-        trailing = special[:, before:]
-        return self._embed(torch.cat([leading, ids[:, None], trailing], dim=1))
+        special = self._special_ids(text)
+        around = special.expand(len(ids), -1)
+        leading = around[:, :before]
+        trailing = around[:, before:]
+        alone = torch.cat([leading, ids[:, None], trailing], dim=1)
+        return self._embed(alone) - self._embed(special)
 
     def _special_ids(self, text: Tokens) -> Int[Tensor, "1 s"]:
         """The ids of the special tokens of a text, which all texts share."""

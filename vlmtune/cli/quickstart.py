@@ -47,8 +47,7 @@ SIZES: Mapping[str, Mapping[str, Mapping[str, int | float]]] = {  # size -> conf
     "small": {},
     "full": {
         "world": {"train": 12000, "ar4t_train": 6000, "long_foils": 2},
-        # With twice as many hidden words cubes and cylinders stayed one shape, in one run.
-        "grounded_words": {"max_steps": 8000, "hidden_words": 0.1},
+        "grounded_words": {"max_steps": 4000},
     },
 }
 SHARDS = {
@@ -57,6 +56,7 @@ SHARDS = {
     "ar4t": "ar4t",
     "captions": "coco",
     "foils": "table",
+    "grammar": "table",
 }
 SHARED = ("queries", "relations")  # written alongside the others
 
