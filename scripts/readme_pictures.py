@@ -27,7 +27,6 @@ SHAPES = {
     "clip": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0",
     "recipe": "M0-5L5 4H-5Z",
     "mixture": "M0-6.5L6.5 0L0 6.5L-6.5 0Z",
-    "grammar": "M-4.5-4.5H4.5V4.5H-4.5Z",
 }
 CHART = (  # a heading, or a label with its benchmark and metric
     "Words and sentences as in training",
@@ -55,7 +54,6 @@ PROFILED = {  # the columns of the profile, with their marks
     "CLIP": "clip",
     "MM-Adapter": "recipe",
     "grounded words": "mixture",
-    "with a grammar": "grammar",
 }
 DIMENSIONS = {  # with a second line of their label
     "as trained": "colours, relations, absence",
@@ -174,12 +172,12 @@ def draw_gained_and_forgotten(folder: Path) -> None:
 
 
 def draw_profile() -> None:
-    """Draws how far four models carry beyond training: the range of three seeds by dimension."""
+    """Draws how far three models carry beyond training: the range of three seeds by dimension."""
     with PROFILE.open(encoding="utf-8") as file:
         rows = {row["dimension: part"]: row for row in csv.DictReader(file)}
     left, scale, y, lane = 240, 3.5, 36, 15
     parts = [line(650, 22, 650, 40, "chance"), text(658, y, "chance", "small")]
-    for x, (name, model) in zip((24, 90, 210, 355), PROFILED.items(), strict=True):
+    for x, (name, model) in zip((24, 90, 210), PROFILED.items(), strict=True):
         parts += [mark(x + 7, y - 5, model), text(x + 20, y, name, "small")]
     y += 12
     for dimension, hint in DIMENSIONS.items():

@@ -42,15 +42,15 @@ def test_the_steps_and_what_is_printed(run, capsys):
     calls = run()
     assert [call[0] for call in calls] == [
         *("build", "build", "build", "evaluate", "fit"),
-        *("build", "build", "build", "build", "build"),
-        *("fit", "export", "score", "report"),
+        *("build", "build", "build", "build"),
+        *("build", "build", "fit", "export", "score", "report"),
     ]
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(calls) + 1
     assert all(re.match(r"\[ +\d+ s\] \S", line) for line in lines)
     assert lines[-1].endswith("open runs/quickstart/report/report.html")
-    frozen, recipe, mixture = calls[3], calls[4], calls[10]
-    assert calls[8:10] == calls[1:3]  # the mixture waits for the queries and the relations
+    frozen, recipe, mixture = calls[3], calls[4], calls[11]
+    assert calls[9:11] == calls[1:3]  # the mixture waits for the queries and the relations
     assert value(frozen, "--text-only") == value(calls[1], "--out")
     runs = [value(call, "--trainer.default_root_dir") for call in (recipe, mixture)]
     assert calls[-1][1:4] == [value(frozen, "--out"), *runs]

@@ -99,8 +99,9 @@ scores averaged over up to 64 images"""
 ITEMS = """also write one row per item, as .jsonl, .csv or .parquet: benchmark, id, files, captions,
 truth, scores, right or wrong; given OUT/items.jsonl (or .csv, .parquet), `vlmtune report` shows
 which items were won and lost"""
-SIZE = """tiny is 24 images and two training steps, to check that every step runs; full is the whole
-experiment, an hour or two on two cores (%(default)s); use a separate folder for each size"""
+SIZE = """tiny is 24 images and two training steps, to check that every step runs; full is the
+whole experiment, half an hour to an hour on two cores (%(default)s); use a separate folder for each
+size"""
 QUICKSTART = """\
 It renders a world of scenes, trains two adapters on top of a small frozen CLIP (Cola's
 recipe, and grounded words on a mixture of corpora), exports the second, and reports what
