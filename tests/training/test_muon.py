@@ -66,13 +66,15 @@ def test_a_resumed_run_takes_the_same_step():
     matrix, copy = parameters(4, 3)
     vector, same = parameters(3)
     gradients = torch.randn(2, 4, 3)
-    muon, resumed = Muon([matrix, vector]), Muon([copy, same])
+    muon, resumed = Muon([matrix, vector], momentum=0.8), Muon([copy, same])
     matrix.grad, vector.grad = gradients[0], gradients[0, 0]
     muon.step()
     with torch.no_grad():
         copy.copy_(matrix)
         same.copy_(vector)
     resumed.load_state_dict(copy_of(muon.state_dict()))
+    resumed = copy_of(resumed)
+    copy, same = resumed.param_groups[0]["params"]
     for weights, optimizer in (((matrix, vector), muon), ((copy, same), resumed)):
         weights[0].grad, weights[1].grad = gradients[1], gradients[1, 0]
         optimizer.step()

@@ -87,7 +87,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         text_layer: Layer of the text's states, likewise, or "words" for the embeddings of the
             tokens before the first block: words that the text tower treats alike still differ.
         whiten: Whether these embeddings are whitened over the vocabulary (`WhitenedWords`), so that
-            words that the frozen model embeds alike differ as much as others.
+            words that the frozen model embeds alike differ as much as others. Padding that a tower
+            fills texts with stays as it is.
         hidden_words: How often training hides a word, so that words that training lacks can be
             read, and disturb no others. It is multiplied by what the frozen model knows of the word
             (`UnreadWords`). 0 leaves this out.

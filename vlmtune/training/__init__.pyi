@@ -11,6 +11,7 @@ from .methods import MMAdapterModule as MMAdapterModule
 from .methods import PaperModule as PaperModule
 from .methods import PromptTuningModule as PromptTuningModule
 from .module import AdaptationModule as AdaptationModule
+from .muon import Muon as Muon
 from .retention_budget import RetentionBudget as RetentionBudget
 from .run_monitor import RunMonitor as RunMonitor
 from .wandb_runs import WandbRuns as WandbRuns

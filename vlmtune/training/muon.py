@@ -62,8 +62,11 @@ class Muon(AdamW):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
-        self.momentum = momentum
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        # In the groups, as every other option, so that copies and saved states have it.
+        self.defaults["momentum"] = momentum
+        for group in self.param_groups:
+            group.setdefault("momentum", momentum)
 
     @override
     @torch.no_grad()
@@ -94,8 +97,9 @@ class Muon(AdamW):
             state["step"] = torch.zeros(())
             state["exp_avg"] = torch.zeros_like(weight)
         state["step"] += 1
-        average = state["exp_avg"].mul_(self.momentum).add_(gradient)
-        direction = gradient + self.momentum * average
+        momentum = group["momentum"]
+        average = state["exp_avg"].mul_(momentum).add_(gradient)
+        direction = gradient + momentum * average
         # A convolution's kernel (m, n, height, width) as matrices (height, width, m, n).
         matrices = direction.movedim((0, 1), (-2, -1))
         update = orthogonalised(matrices).movedim((-2, -1), (0, 1))
