@@ -194,8 +194,8 @@ def folder(place, tmp_path, monkeypatch) -> Path:
 def test_the_quickstart_runs_from_end_to_end_and_again(folder, monkeypatch, capsys):
     out = Path(quickstart.OUT)
     assert {path.name for path in out.iterdir()} == {
-        *("configs", "world", "queries", "relations", "ar4t", "captions", "foils", "features"),
-        *("zero-shot", "seed-0", "export", "report", "recipe.log"),
+        *("configs", "world", "queries", "relations", "ar4t", "captions", "foils", "grammar"),
+        *("features", "zero-shot", "seed-0", "export", "report", "recipe.log"),
     }
     for name in ("mm-adapter", "grounded-words"):
         files = {path.name for path in (out / "seed-0" / name / "checkpoints").iterdir()}
@@ -220,7 +220,7 @@ def test_the_quickstart_runs_from_end_to_end_and_again(folder, monkeypatch, caps
     monkeypatch.setattr(quickstart, "cores", lambda: 2)
     assert main(QUICKSTART) == 0, capsys.readouterr().err
     again = capsys.readouterr().err
-    assert again.count("already contains this build; reusing it") == 6
+    assert again.count("already contains this build; reusing it") == 7
     assert "Storing " not in again + (out / "recipe.log").read_text()  # features are there
 
 
