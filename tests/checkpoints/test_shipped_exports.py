@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from huggingface_hub import ModelCard
 
 import vlmtune
 from vlmtune.cli.main import main
+from vlmtune.export.model_card import front_matter
 from vlmtune.report.run_report import RunReport
 
+EXPORTS = ["mm-adapter", "prompts", "late-layers", "eqsim"]
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs/experiments/quickstart"
 UNUSED = ("train", "val", "multi", "ar4t_train", "ar4t_test", "benchmarks", "held_out", "foils")
@@ -30,16 +33,27 @@ def cola_single(tmp_path_factory):
     return folder / "benchmarks.yaml"
 
 
-@pytest.mark.parametrize("name", ["mm-adapter", "prompts", "late-layers", "eqsim"])
+@pytest.mark.parametrize("name", EXPORTS)
 def test_it_scores_what_its_card_says(name, cola_single, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # without a checkpoints folder
     model = ["--model", f"published:scenes/{name}", "--device", "cpu"]
     assert main(["evaluate", *model, "--benchmarks", str(cola_single), "--out", "report"]) == 0
     (result,) = RunReport.load(Path("report/report.json")).results
-    card = json.loads((ROOT / f"checkpoints/scenes-{name}/adapter_config.json").read_text())
-    (stated,) = [scores for scores in card["scores"] if scores["benchmark"] == "cola_single"]
+    config = json.loads((ROOT / f"checkpoints/scenes-{name}/adapter_config.json").read_text())
+    (stated,) = [scores for scores in config["scores"] if scores["benchmark"] == "cola_single"]
     expected = stated["metrics"]["map"]["value"]
     assert result.metrics["map"].value == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", [*EXPORTS, "grounded-words"])
+def test_the_hub_shows_the_scores_of_its_card(name):
+    folder = ROOT / f"checkpoints/scenes-{name}"
+    text = (folder / "README.md").read_text()
+    config = json.loads((folder / "adapter_config.json").read_text())
+    assert text.startswith(f"---\n{front_matter(folder.name, config)}\n---\n")
+    shown = ModelCard(text).data.eval_results
+    (map_of,) = [result.metric_value for result in shown if result.dataset_type == "cola_single"]
+    assert f"| cola_single (v1) | **map** ↑ | {100 * map_of:.1f} % |" in text
 
 
 def test_an_earlier_world_s_export_has_its_name_too(tmp_path, monkeypatch):

@@ -149,10 +149,9 @@ def test_the_card_claims_what_was_measured_and_no_more(exported, tmp_path, model
     assert (head.library_name, head.pipeline_tag) == ("vlmtune", "zero-shot-image-classification")
     assert head.base_model is None  # a local folder is nobody's base model
     assert head.model_name == exported.name
-    assert [(x.dataset_type, x.metric_type, x.metric_value) for x in head.eval_results] == [
-        ("bench", "accuracy", 0.625),
-        ("bench", "rank", 3.5),
-    ]
+    (shown,) = head.eval_results  # the primary metric of one benchmark
+    assert (shown.dataset_type, shown.metric_type) == ("bench", "accuracy")
+    assert shown.metric_value == 0.625
     recipe = ["data: cubes", "steps: 3", "objectives: InfoNCE", "optimizer: AdamW (lr 0.01)"]
     assert "\n".join(f"- {line}" for line in [*recipe, "seed: 0", "date: 2030-01-01"]) in card
     fixed_scale = trained(model_folder, LinearProbe(learn_scale=False))

@@ -102,9 +102,25 @@ def test_packed_projections_of_open_clip(peft, tmp_path, model_folder, images):
     with torch.no_grad():
         close(network.encode_image(pixels, normalize=True), model.encode_image(images))
         close(network.encode_text(ids, normalize=True), model.encode_text(TEXTS))
-    with refused("expected base_model_name_or_path.* export without --format peft"):
-        vlmtune.load(tmp_path / "peft", device="cpu")
+    want = model.score(images, TEXTS)
+    close(vlmtune.load(tmp_path / "peft", device="cpu").score(images, TEXTS), want)
     assert "open_clip.create_model" in (tmp_path / "peft/README.md").read_text()
+
+
+def test_weights_of_open_clip_are_named(peft, tmp_path, images):
+    model = trained(OpenClip("ViT-S-32-alt", "random"), LoRA(targets=["key", "mlp"]))
+    save_export(tmp_path / "peft", model.backbone, model.adapter, provenance={}, peft=True)
+    config = peft.PeftConfig.from_pretrained(tmp_path / "peft")
+    assert config.base_model_name_or_path == "ViT-S-32-alt:random"
+    want = model.score(images, TEXTS)
+    close(vlmtune.load(tmp_path / "peft", device="cpu").score(images, TEXTS), want)
+    # A folder that PEFT wrote names no model of open_clip.
+    config.base_model_name_or_path = None
+    config.save_pretrained(tmp_path / "peft")
+    with refused("expected base_model_name_or_path .* name the base model with --pretrained"):
+        vlmtune.load(tmp_path / "peft", device="cpu")
+    named = vlmtune.load(tmp_path / "peft", "ViT-S-32-alt:random", device="cpu")
+    close(named.score(images, TEXTS), want)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +145,7 @@ def test_what_peft_cannot_hold(adapter, message, tmp_path, model_folder):
             "a backbone with image_size 48",
         ),
         (lambda path: Flava(str(write_flava(path))), "FlavaNetwork, a class of vlmtune"),
+        (lambda _: OpenClip("ViT-S-32-alt", "random", image_size=64), "image_size 64"),
     ],
 )
 def test_a_base_model_that_peft_would_load_otherwise_is_refused(make, message, tmp_path):

@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> None:
         peft=options.format == PEFT,
     )
     size = sum(file.stat().st_size for file in options.out.iterdir())
-    print(f"{options.out}: {decimal(size)}; load it with {_loading_line(options, model)}")
+    print(f"{options.out}: {decimal(size)}; load it with {loading_call(str(options.out), model)}")
     if options.format == PEFT and model.adapter.init_args.get("learn_scale"):
         print("left out, as PEFT has no form for it: the trained scale of scores", file=sys.stderr)
     if options.push_to_hub is not None:
@@ -106,15 +106,6 @@ def _recorded(options: argparse.Namespace, alpha: float) -> dict[str, Any]:
         facts["alpha"] = written.get("alpha", alpha)
         facts["licence"] = options.licence or written.get("licence")
     return facts
-
-
-def _loading_line(options: argparse.Namespace, model: Model) -> str:
-    """The call that loads the export."""
-    out = str(options.out)
-    # vlmtune reads PEFT's folders for models of transformers alone.
-    if options.format == PEFT and ".open_clip." in type(model.backbone).__module__:
-        return f"peft.PeftModel.from_pretrained(open_clip.create_model(...), {out!r})"
-    return loading_call(out, model)
 
 
 def _source(options: argparse.Namespace) -> Model:

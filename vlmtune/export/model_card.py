@@ -80,7 +80,8 @@ base = open_clip.create_model(...)
 model = PeftModel.from_pretrained(base, "path/to/{name}")
 ```
 
-The base model must be the one below, which PEFT does not check."""
+`vlmtune.load("path/to/{name}"{packages})` loads it too, merged into its base model. The base model
+must be the one below, which PEFT does not check."""
 
 
 def model_card(
@@ -101,7 +102,7 @@ def model_card(
     more = f", packages={json.dumps(packages)}" if packages else ""
     return CARD.format(
         name=name,
-        front_matter=_front_matter(name, config, results, peft),
+        front_matter=front_matter(name, config, peft),
         loading=loading.format(name=name, packages=more),
         adapter=_short(adapter["class_path"]),
         backbone=arguments.get("model", _short(backbone["class_path"])),
@@ -114,29 +115,31 @@ def model_card(
     )
 
 
-def _front_matter(
-    name: str, config: Mapping[str, Any], results: Sequence[Result], peft: bool
-) -> str:
-    """The YAML that the hub reads, with the results as its `model-index`."""
+def front_matter(name: str, config: Mapping[str, Any], peft: bool = False) -> str:
+    """The YAML that the hub reads, with the primary metrics as its `model-index`.
+
+    All metrics would fill a thousand lines; the table of the card has them.
+    """
     source = config["backbone"]["init_args"]
     model = str(source.get("model", "")).removeprefix("hf-hub:")
     # A name of open_clip, or a folder, does not name a model on the hub.
     base = model if is_hub_id(model, source.get("pretrained")) else None
     library = "peft" if peft else "vlmtune"
     measured = []
-    for result in results:
-        dataset = result.benchmark
-        if result.convention != "strict":
-            dataset += f" ({result.convention})"
-        for metric, value in result.metrics.items():
-            entry = EvalResult(
-                task_type=TASK,
-                dataset_type=result.benchmark,
-                dataset_name=dataset,
-                metric_type=metric,
-                metric_value=value.value,
-            )
-            measured.append(entry)
+    for scores in config["scores"]:
+        dataset = scores["benchmark"]
+        convention = scores.get("convention", "strict")  # older exports have none
+        if convention != "strict":
+            dataset += f" ({convention})"
+        metric = scores["primary"]
+        entry = EvalResult(
+            task_type=TASK,
+            dataset_type=scores["benchmark"],
+            dataset_name=dataset,
+            metric_type=metric,
+            metric_value=scores["metrics"][metric]["value"],
+        )
+        measured.append(entry)
     data = ModelCardData(
         base_model=base,
         library_name=library,

@@ -15,7 +15,10 @@ from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.low_rank import LowRank
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.hf.backbone import HFBackbone
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.errors import UserError
+
+OPTIONS = ("peft", "image_size", "max_num_patches", "preprocessing", "context_length")
 
 
 def peft_files(backbone: Backbone, adapter: Adapter) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -69,10 +72,14 @@ def peft_files(backbone: Backbone, adapter: Adapter) -> tuple[dict[str, Tensor],
         "inference_mode": True,
         "alpha_pattern": other_alphas,
     }
+    source = backbone.init_args
+    if isinstance(backbone, OpenClip):
+        # As `vlmtune.load` takes it; PEFT reads no name of open_clip.
+        names = [source["model"], source["pretrained"]]
+        config["base_model_name_or_path"] = ":".join(filter(None, names))
     if isinstance(backbone, HFBackbone):
         # AutoPeftModel makes the base model from these.
         kind = type(network)
-        source = backbone.init_args
         config["auto_mapping"] = {
             "base_model_class": kind.__name__,
             "parent_library": kind.__module__,
@@ -86,13 +93,11 @@ def _unfit(backbone: Backbone, adapter: Adapter) -> str:
     """What PEFT has no form for; "" if it has one for all."""
     if not isinstance(adapter, LoRA):
         return type(adapter).__name__
-    if not isinstance(backbone, HFBackbone):
-        return ""  # the folder names no base model, so nobody loads another one
     network = type(backbone.get_submodule("model"))
-    if not network.__module__.startswith("transformers."):
+    if network.__module__.startswith("vlmtune."):
         return f"{network.__name__}, a class of vlmtune"
-    # PEFT loads the base model from its name alone.
-    for option in ("peft", "image_size", "max_num_patches"):
+    # The base model is loaded from its name alone.
+    for option in OPTIONS:
         value = backbone.init_args.get(option)
         if value is not None:
             return f"a backbone with {option} {value}"

@@ -83,25 +83,20 @@ def hf_spec(name: str, revision: str | None = None) -> Spec:
     return {"class_path": types[kind], "init_args": {"model": name, "revision": revision}}
 
 
-def peft_spec(name: str, revision: str | None, base: str | None) -> Spec:
-    """The spec of the base model of a PEFT adapter, with the adapter merged.
-
-    `base` is the base model; None for the one that the adapter names.
-    """
+def peft_base(name: str, revision: str | None) -> tuple[str, str | None]:
+    """The base model that a PEFT adapter names, with its revision."""
     folder = find_path(name)
     file = _hub_file(name, CONFIG, revision) if folder is None else folder / CONFIG
     config = read_json(file or "", "the configuration of a PEFT adapter", NETWORK)
     named = config.get("base_model_name_or_path")
     has_moved = bool(named) and Path(named).is_absolute() and not Path(named).is_dir()
-    if base is None and (not named or has_moved):
+    if not named or has_moved:
         got = f"{named}, which is not here" if named else "none"
         raise UserError(
-            f"expected base_model_name_or_path in {file}, got {got}: name a base model of "
-            "transformers with --pretrained; for one of open_clip export without --format peft"
+            f"expected base_model_name_or_path in {file}, got {got}: name the base model with "
+            "--pretrained"
         )
-    spec = hf_spec(base) if base else hf_spec(named, config.get("revision"))
-    spec["init_args"]["peft"] = f"{name}@{revision}" if revision else name
-    return spec
+    return named, config.get("revision")
 
 
 def _type(config: Path) -> str | None:

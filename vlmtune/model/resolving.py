@@ -6,6 +6,7 @@ In: what a person types. Out: a model, zero-shot if it has no adapter. Never: a 
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -18,7 +19,7 @@ from vlmtune.backbones.state_dicts import SUFFIXES
 from vlmtune.backbones.weight_checks import check_none
 from vlmtune.config import Spec, find_path, instantiate
 from vlmtune.errors import UserError
-from vlmtune.model.hub import HF, PEFT, hf_spec, hub_kind, is_hf_folder, is_hub_id, peft_spec
+from vlmtune.model.hub import HF, PEFT, hf_spec, hub_kind, is_hf_folder, is_hub_id, peft_base
 from vlmtune.model.layout import CONFIG, WEIGHTS, is_peft
 from vlmtune.model.loading import is_checkpoint, load_export, read_checkpoint
 from vlmtune.model.model import Model
@@ -51,14 +52,14 @@ def load(
 
     Args:
         source: An export (folder or hub id), a `.ckpt` of a run, a model of Hugging Face (hub id,
-            or a folder that `save_pretrained` wrote) of a supported type, or a PEFT adapter such as
-            LoRA of such a model, an open_clip name ("ViT-B-32-quickgelu", with its weights
-            "ViT-B-32-quickgelu:openai", or "hf-hub:org/repo") or folder, "timm:" and a name of timm
-            or its folder, the YAML of a backbone or one with `backbone` and `adapter`, or the stem
-            of one in configs/plugins/models or backbones, "published:" and the name of weights that
-            `vlmtune download` brought, or, with `architecture`, a weights file. A model without an
-            adapter is zero-shot: by its embeddings, or by its matching head if it has no
-            embeddings.
+            or a folder that `save_pretrained` wrote) of a supported type, an open_clip name
+            ("ViT-B-32-quickgelu", with its weights "ViT-B-32-quickgelu:openai", or
+            "hf-hub:org/repo") or folder, a PEFT adapter such as LoRA of one of these, "timm:" and a
+            name of timm or its folder, the YAML of a backbone or one with `backbone` and `adapter`,
+            or the stem of one in configs/plugins/models or backbones, "published:" and the name of
+            weights that `vlmtune download` brought, or, with `architecture`, a weights file. A
+            model without an adapter is zero-shot: by its embeddings, or by its matching head if it
+            has no embeddings.
         pretrained: Weights for an open_clip name, or the base model of an export, a checkpoint or a
             PEFT adapter, if it is not where these say.
         architecture: The open_clip name that the weights in the file `source` (.pt, .pth, .bin,
@@ -259,7 +260,7 @@ def _spec(
         check_none(name, pretrained)
         return _untrained_spec(yaml_file)
     if hub == PEFT or is_peft(path / CONFIG):
-        return {"backbone": peft_spec(name, revision, pretrained)}
+        return {"backbone": _peft_spec(name, revision, pretrained)}
     if hub == HF or is_hf_folder(path):
         check_none(name, pretrained)
         return {"backbone": hf_spec(name, revision)}
@@ -275,6 +276,24 @@ def _spec(
         class_path, model = TIMM_IMAGE, name.removeprefix(TIMM)
     options = {"model": model, "pretrained": pretrained}
     return {"backbone": {"class_path": class_path, "init_args": options}}
+
+
+def _peft_spec(name: str, revision: str | None, base: str | None) -> Spec:
+    """The spec of the base model of a PEFT adapter, with the adapter merged.
+
+    `base` is the base model; None for the one that the adapter names.
+    """
+    at = None
+    if base is None:
+        base, at = peft_base(name, revision)
+    model, pretrained = _tagged(base, None)
+    if is_hub_id(model, pretrained) or is_hf_folder(Path(model)):
+        spec = hf_spec(base, at)
+    else:
+        options: dict[str, Any] = {"model": model, "pretrained": pretrained}
+        spec = {"class_path": OPEN_CLIP, "init_args": options}
+    spec["init_args"]["peft"] = f"{name}@{revision}" if revision else name
+    return spec
 
 
 def _plugin(stem: str) -> Path | None:

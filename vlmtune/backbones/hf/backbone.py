@@ -21,8 +21,8 @@ from typing_extensions import override
 from vlmtune.backbones.base import Abilities, Backbone
 from vlmtune.backbones.hf.image_size import resized
 from vlmtune.backbones.hf.loading import Loaded, describe, load, quiet
-from vlmtune.backbones.hf.peft_adapter import merged
 from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower
+from vlmtune.backbones.peft_adapter import merged
 from vlmtune.backbones.staging import encode_words, gradients, no_such_layer, state_after
 from vlmtune.backbones.weight_checks import DTYPES, digest
 from vlmtune.errors import UserError

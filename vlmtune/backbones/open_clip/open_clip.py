@@ -23,6 +23,7 @@ from vlmtune.backbones.base import Abilities, Backbone
 from vlmtune.backbones.open_clip.loading import CONFIG, RANDOM, VOCABULARY, load
 from vlmtune.backbones.open_clip.text import TextSide, Tokenizer
 from vlmtune.backbones.open_clip.towers import ImageSide
+from vlmtune.backbones.peft_adapter import merged
 from vlmtune.backbones.staging import gradients
 from vlmtune.backbones.weight_checks import DTYPES, digest, loaded_whole
 from vlmtune.backbones.word_tokenizer import WordTokenizer
@@ -71,6 +72,8 @@ class OpenClip(Backbone):
         image_size: Height and width of images in pixels; None for those the model was trained on.
             The positions of its patches are interpolated (bicubic), so fine-tune it before you use
             it.
+        peft: Folder or hub id of a PEFT adapter such as LoRA, whose updates are merged into the
+            weights.
 
     Attributes:
         tokenizer: Turns captions into ids and masks.
@@ -99,6 +102,7 @@ class OpenClip(Backbone):
         preprocessing: PreprocessingChanges | None = None,
         context_length: int | None = None,
         image_size: int | None = None,
+        peft: str | None = None,
     ) -> None:
         super().__init__()
         self._dtype = DTYPES[precision]
@@ -106,6 +110,8 @@ class OpenClip(Backbone):
         network, tokenizer, self._config, self.weights_file = load(
             model, pretrained, precision, context_length, image_size
         )
+        if peft is not None:
+            network = merged(network, peft)
         self.model = network.eval().requires_grad_(False)
         # What a user replaces counts before what the weights came with.
         self.preprocessing: dict[str, Any] = dict(get_model_preprocess_cfg(network))

@@ -1,13 +1,13 @@
 """A PEFT adapter that was trained elsewhere, added to the weights of its base model.
 
-In: a model of transformers, and the folder or hub id of the adapter. Out: the model with the
+In: a model of its library, and the folder or hub id of the adapter. Out: the model with the
 updates in its weights. Never: an adapter that fits in part, or that computes more than weights.
 """
 
 import warnings
 from typing import Any
 
-from transformers import PreTrainedModel
+from torch import nn
 
 from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.weight_checks import check_finite
@@ -16,7 +16,7 @@ from vlmtune.errors import imported
 from vlmtune.storage.files import reading
 
 
-def merged(network: PreTrainedModel, adapter: str) -> Any:
+def merged(network: nn.Module, adapter: str) -> Any:
     """Returns the model with the updates of a PEFT adapter (LoRA and its relatives) merged.
 
     Args:
