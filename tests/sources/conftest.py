@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
@@ -56,7 +56,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultySe
 
 def publish(server: FaultyServer, address: str, content: bytes | Path) -> str:
     """Puts a file where the mirror has it; returns its name there."""
-    name = urlsplit(request_of(address).url).path.lstrip("/")
+    name = unquote(urlsplit(request_of(address).url).path).lstrip("/")
     file = server.folder / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content if isinstance(content, bytes) else content.read_bytes())
@@ -96,14 +96,15 @@ def zipped(members: dict[str, str | bytes]) -> bytes:
     return file.getvalue()
 
 
-def tarred(members: dict[str, str]) -> bytes:
+def tarred(members: dict[str, str | bytes]) -> bytes:
     """A compressed tar with members by name."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w:gz") as archive:
         for name, text in members.items():
+            content = text.encode() if isinstance(text, str) else text
             info = tarfile.TarInfo(name)
-            info.size = len(text)
-            archive.addfile(info, io.BytesIO(text.encode()))
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
     return file.getvalue()
 
 

@@ -7,15 +7,19 @@ are in test_journey and test_download.
 import io
 import json
 import re
+import shutil
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
+import yaml
 from PIL import Image
 
 from tests.sources.conftest import SOON, picture, publish, redeclare, tarred, zipped
 from vlmtune.benchmarks.color_swap import ColorSwap
+from vlmtune.config import ROOT
 from vlmtune.sources import downloads
 from vlmtune.sources.addresses import HAND, file_name
 from vlmtune.sources.ledger import Ledger
@@ -74,15 +78,20 @@ SPECIAL = {
 }
 
 
-def archive_of(file):
-    """An archive with one member that the source takes."""
+def member_of(file):
+    """The name of one member that the source takes."""
     # A set of letters stands for one of them, or for one that is not among them.
     name = re.sub(r"\[!?.*?\]", lambda found: "x" if "!" in found[0] else found[0][1], file.members)
     name = name.replace("*", "x")
     while name.count("/") < file.strip:
         name = f"x/{name}"
+    return name
+
+
+def archive_of(file, members=None):
+    """An archive with these members, or with one that the source takes."""
     pack = zipped if file.unpack == "zip" else tarred
-    return pack({name: "content"})
+    return pack(members or {member_of(file): b"content"})
 
 
 @pytest.mark.parametrize("name", WITH_FILES)
@@ -130,3 +139,89 @@ def test_the_order_benchmark_reads_its_shuffles(mirror):
     publish(mirror, images.addresses(Path("a.jpg"))[0], picture(Path("made.jpg")))
     downloads.download(orders(["aro_order"]), patience=SOON)
     default_reader("aro_order").load()
+
+
+# -- readers over what came -------------------------------------------------------------------
+
+LAID = Path("laid")  # the data folder as a download should make it
+BY_HAND = {"geb_plus"}  # a person cuts its frames out of videos
+READERS = []
+for _name in WITH_FILES:
+    if not sources()[_name].convert and _name not in BY_HAND:
+        READERS += [(_name, reader) for reader in sources()[_name].serves.benchmarks]
+
+
+def lay_out(made, usual):
+    """Copies what a fixture made to its place in the YAML of the benchmark, which is returned."""
+    if isinstance(usual, dict):
+        return {key: lay_out(made, path) for key, path in usual.items()}
+    if isinstance(made, list):
+        (made,) = made
+    if isinstance(usual, list):
+        return [lay_out(made, path) for path in usual]
+    place = LAID / Path(usual).relative_to("data")
+    if Path(made).is_dir():
+        shutil.copytree(made, place, dirs_exist_ok=True)
+    else:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(made, place)
+    return usual
+
+
+def members_of(file):
+    """The members of an archive that unpacks to what is laid out."""
+    prefix = member_of(file).split("/")[: file.strip]
+    members = {}
+    for path in sorted((LAID / file.path).rglob("*.*")):
+        name = "/".join([*prefix, *path.relative_to(LAID / file.path).parts])
+        if fnmatchcase(name, file.members):
+            members[name] = path.read_bytes()
+    return members
+
+
+def serve(server, file):
+    """Publishes a file of a source as it is laid out; one that no fixture makes has any content."""
+    place = LAID / file.path
+    content = place.read_bytes() if place.is_file() else b"content"
+    if file.unpack is not None:
+        content = archive_of(file, members_of(file))
+    if file.urls[-1].startswith(HAND):
+        Path("given").mkdir(exist_ok=True)
+        Path("given", file_name(file.urls[-1])).write_bytes(content)
+    else:
+        publish(server, file.urls[-1], content)
+
+
+def read(benchmark):
+    """The captions of a benchmark, and the content of its images, of which two may be equal."""
+    benchmark.load()
+    images = {image.path.read_bytes() for image in benchmark.items.images}
+    return benchmark.items.texts, images
+
+
+@pytest.mark.parametrize(("name", "reader"), READERS)
+def test_a_reader_takes_what_came(mirror, name, reader):
+    usual = yaml.safe_load((ROOT / f"configs/plugins/benchmarks/{reader}.yaml").read_text())
+    kind = type(default_reader(reader))
+    Path("made").mkdir()
+    arguments = kind.fixture(Path("made")).spec()["init_args"]
+    paths = {}
+    for key, value in usual["init_args"].items():
+        if "data/" in str(value):
+            paths[key] = lay_out(arguments[key], value)
+        else:
+            arguments[key] = value
+    redeclare(name)
+    source = sources()[name]
+    for file in source.files:
+        serve(mirror, file)
+    for images in source.images:
+        folder = LAID / images.folder
+        for path in folder.rglob("*.*g"):
+            publish(mirror, images.addresses(path.relative_to(folder))[-1], path)
+    wanted = [Order(name, source, frozenset([reader]))]
+    given = Path("given")
+    benchmark = kind(**arguments | paths)
+    readers = {reader: benchmark}
+    downloads.download(wanted, accepted=[name], given=given, readers=readers, patience=SOON)
+    assert read(benchmark) == read(kind(**arguments))

@@ -88,7 +88,8 @@ class BiVLC(Paired):
                 write_image(path, red, 60 * i, 200 - red)
                 row[column] = {"bytes": path.read_bytes(), "path": path.name}
             rows.append(row)
-        write_parquet(folder / "test-00000-of-00001.parquet", rows)
+        write_parquet(folder / "test-00000-of-00002.parquet", rows[:2])
+        write_parquet(folder / "test-00001-of-00002.parquet", rows[2:])
         return cls(str(folder))
 
     @override

@@ -75,7 +75,7 @@ class Retrieval(Ranking):
         )
         images = []
         for i, captions in enumerate(captions_of):
-            file = f"COCO_val2014_{i:012d}.png"
+            file = f"COCO_val2014_{i:012d}.jpg"
             write_image(folder / "val2014" / file, 50 * i, 9, 200 - 40 * i)
             row = {
                 "filepath": "val2014",

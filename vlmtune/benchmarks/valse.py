@@ -110,7 +110,7 @@ class Valse(MultipleChoice):
     @classmethod
     def fixture(cls, folder: Path) -> "Valse":
         for i, piece in enumerate(PIECES):
-            file = f"v7w_{i // 2}.png"
+            file = f"v7w_{i // 2}.jpg"
             write_image(folder / "images" / file, 20 * i, 90, 0)
             row = {
                 "dataset": "visual7w",
