@@ -33,10 +33,10 @@ class Vague:
     """
 
     def __init__(self, objects: Sequence[AnnotatedObject], bare: Iterable[str]) -> None:
-        self._bare = _rephrased(bare)
+        self._bare = rephrased(bare)
         self._described = []
         for obj in objects:
-            self._described.append((obj, _rephrased([obj.name]), _rephrased(obj.attributes)))
+            self._described.append((obj, rephrased([obj.name]), rephrased(obj.attributes)))
 
     def may_mean(self, query: Query) -> bool:
         """Whether the query may mean an object of which the annotations do not say it."""
@@ -49,8 +49,8 @@ class Vague:
         return False
 
 
-def _rephrased(words: Iterable[str]) -> frozenset[str]:
-    """The words, and other words for the same."""
+def rephrased(words: Iterable[str]) -> frozenset[str]:
+    """Returns the words, and other words for the same."""
     wordings: set[str] = set()
     for word in words:
         wordings |= {word, f"{word}s", f"{word}es", f"light {word}", f"dark {word}"}

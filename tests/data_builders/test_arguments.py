@@ -19,6 +19,7 @@ WRONG = [
     ("cola_split", "unseen", "0"),
     ("descriptions", "completeness", "0"),
     ("descriptions", "density", "1.5"),
+    ("half_truths", "entities", "0"),
     ("pug_animals_split", "factor", "colour"),
     ("pug_animals_split", "val", "1"),
     ("regions", "annotations.multi", "0"),
