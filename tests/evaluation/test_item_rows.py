@@ -45,8 +45,9 @@ def test_rows_hold_what_was_compared(config: Path, tmp_path):
     if isinstance(benchmark, MultipleChoice | Paired):
         assert all(row.captions for row in rows)
     if isinstance(benchmark, MultipleChoice) and not result.groups:
-        for row in rows:  # right where the worst true caption beats the best false one
-            pairs = list(zip(row.scores[0], row.true[0], strict=True))
+        for row in rows:  # right where the worst true pair beats the best false one
+            lines = zip(row.scores, row.true, strict=True)
+            pairs = [pair for line in lines for pair in zip(*line, strict=True)]
             true, false = ([s for s, t in pairs if t is kind] for kind in (True, False))
             assert row.outcome == float(min(true) > max(false))
     if isinstance(benchmark, Paired):

@@ -38,6 +38,7 @@ from .rules.ranking import Ranking as Ranking
 from .rules.statements import StatementItem as StatementItem
 from .rules.statements import Statements as Statements
 from .spec_image_to_text import SpecImageToText as SpecImageToText
+from .spec_text_to_image import SpecTextToImage as SpecTextToImage
 from .sugar_crepe import SugarCrepe as SugarCrepe
 from .sugar_crepe_pp import SugarCrepePP as SugarCrepePP
 from .table_abilities import TableAbilities as TableAbilities

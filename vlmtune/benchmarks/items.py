@@ -25,7 +25,7 @@ class ComparedItem:
     """The images and captions that one item compares, for the list of repeats."""
 
     images: tuple[ImageRef, ...]
-    # Its true captions; with as many images as captions, caption i belongs to image i
+    # Its true captions; of several images, caption i belongs to image i
     true: tuple[str, ...]
     false: tuple[str, ...] = ()
 

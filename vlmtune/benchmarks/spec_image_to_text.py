@@ -8,11 +8,11 @@ folder, its candidate captions, and the position of the true one. Source: Peng e
 section 3.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import NonNegativeInt
+from pydantic import Field, NonNegativeInt
 from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.files import Text, get_file, write_image, write_json
@@ -23,11 +23,12 @@ from vlmtune.types import ImageRef
 SIZES = ("absolute_size", "relative_size")
 SUBSETS = (*SIZES, "absolute_spatial", "relative_spatial", "existence", "count")
 LAYOUT = "a list of query, keys and label"
+SOURCE = "vlmtune download spec_image_to_text"
 
 
 class _Case(TypedDict):
     query: Text
-    keys: list[Text]
+    keys: Annotated[list[Text], Field(min_length=2)]
     label: NonNegativeInt  # a negative one would count from the end
 
 
@@ -37,8 +38,8 @@ class SpecImageToText(MultipleChoice):
     - `macro_accuracy`: mean over the subsets, the number of the paper.
     - `accuracy/<subset>`, and `accuracy` over all images; chance is 1 over the number of captions.
 
-    A tie is wrong, where the published script takes the first of the best. SPEC's other direction,
-    a caption with candidate images (`text2image.json`), is not measured here.
+    A tie is wrong, where the published script takes the first of the best. The other direction, a
+    caption with candidate images, is `spec_text_to_image`.
 
     Args:
         path: The folder with the six folders.
@@ -48,7 +49,7 @@ class SpecImageToText(MultipleChoice):
     full_name = "SPEC image to text"
     asks = "edited captions"
     citation = "Peng et al. 2024, SPEC, section 3 (image-to-text accuracy)"
-    source = "vlmtune download spec_image_to_text"
+    source = SOURCE
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"subsets": SUBSETS}
     limit_per_group = True
 
@@ -72,10 +73,16 @@ class SpecImageToText(MultipleChoice):
         items = []
         for subset in self.subsets:
             path = Path(self.path, subset, "image2text.json")
-            for case in read_json(path, LAYOUT, get_file(self.source), list[_Case]):
-                false = list(case["keys"])
-                with reading(path, LAYOUT, get_file(self.source)):
-                    true = false.pop(case["label"])
-                image = ImageRef(path.parent / case["query"])
-                items.append(ChoiceItem(image, (true, *false), subset))
+            for query, keys in read_cases(path):
+                image = ImageRef(path.parent / query)
+                items.append(ChoiceItem(image, keys, subset))
         return items
+
+
+def read_cases(path: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yields the query and the keys of each case of a file, the true key first."""
+    for case in read_json(path, LAYOUT, get_file(SOURCE), list[_Case]):
+        false = list(case["keys"])
+        with reading(path, LAYOUT, get_file(SOURCE)):
+            true = false.pop(case["label"])
+        yield case["query"], (true, *false)

@@ -91,21 +91,18 @@ def item_rows(
 def _truth(images: int, true: int, texts: int) -> tuple[tuple[bool, ...], ...]:
     """Which texts are true of each image of an item; its true texts come first.
 
-    Of as many images as true texts, text k is true of image k alone; else of all images.
+    Of several images, each has at most one true text: text k is true of image k alone.
 
     Example:
-        >>> _truth(2, 2, 3), _truth(1, 2, 3)
-        (((True, False, False), (False, True, False)), ((True, True, False),))
+        >>> _truth(2, 2, 3), _truth(1, 2, 3), _truth(2, 1, 1)
+        (((True, False, False), (False, True, False)), ((True, True, False),), ((True,), (False,)))
     """
-    is_matched = images == true and true > 1
-    if not is_matched:
-        row = (*[True] * true, *[False] * (texts - true))
-        return (row,) * images
+    if images == 1:
+        return ((*[True] * true, *[False] * (texts - true)),)
     rows = []
     for image in range(images):
-        row = [False] * texts
-        row[image] = True
-        rows.append(tuple(row))
+        row = tuple(text == image and text < true for text in range(texts))
+        rows.append(row)
     return tuple(rows)
 
 

@@ -3,6 +3,7 @@
 In: `ChoiceItem`s. Out: positions of their candidates among the pairs. Never: a score.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from math import comb
 
@@ -24,6 +25,16 @@ class ChoiceItem:
     candidates: tuple[str, ...]  # at least two captions, the true ones first
     group: str = ""  # relation, attribute pair or type; "" without groups
     true: int = 1  # how many of the candidates are true
+
+    @property
+    def pairs(self) -> tuple[tuple[ImageRef, str], ...]:
+        """The pairs whose scores are compared, the true ones first."""
+        return tuple((self.image, text) for text in self.candidates)
+
+    @property
+    def cluster(self) -> Hashable:
+        """Items of one cluster vary together, as crops of one file do."""
+        return self.image.path
 
     @property
     def comparison(self) -> ComparedItem:

@@ -12,10 +12,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
+from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark, gallery
-from vlmtune.benchmarks.items import distinct_pairs, number, numbered
+from vlmtune.benchmarks.items import distinct_pairs, numbered
 from vlmtune.benchmarks.pair_scorer import Embedder, MatrixFunction, PairScorer, embedded
 from vlmtune.benchmarks.rules.choice_items import ChoiceItem, ChoiceItems
 from vlmtune.errors import UserError
@@ -86,37 +87,26 @@ class MultipleChoice(Benchmark[ChoiceItems]):
 
     @override
     def arrange(self, items: Sequence[ChoiceItem]) -> ChoiceItems:
-        checked, identical = self._checked(items)
-        if not any(len(item.candidates) > item.true for item in checked):
-            raise UserError(f"expected items with a false candidate in {self.name}, got none")
-        candidates = [item.candidates for item in checked]
-        images, rows = numbered(item.image for item in checked)
-        # Crops of one file vary together.
-        _, files = numbered(item.image.path for item in checked)
-        groups, members = numbered(item.group for item in checked)
-        texts = number(chain.from_iterable(candidates))
-
-        sizes = torch.tensor([len(listed) for listed in candidates])
-        width = int(sizes.max())
-        padded = []
-        for listed in candidates:
-            numbers = [texts[text] for text in listed]
-            # Unused columns repeat the first candidate, so that they need no score.
-            unused = width - len(numbers)
-            padded.append(numbers + numbers[:1] * unused)
-        columns = torch.tensor(padded)
-        pairs, positions = distinct_pairs(rows[:, None].expand_as(columns), columns)
-        is_unused = torch.arange(width) >= sizes[:, None]
-        positions[is_unused] = -1
-        comparisons = [item.comparison for item in items]
+        checked, identical = self.checked(items)
+        candidates = [item.pairs for item in checked]
+        sizes = [len(listed) for listed in candidates]
         true_counts = [item.true for item in checked]
+        if sizes == true_counts:
+            raise UserError(f"expected items with a false candidate in {self.name}, got none")
+        images, rows = numbered(image for image, _ in chain.from_iterable(candidates))
+        texts, columns = numbered(text for _, text in chain.from_iterable(candidates))
+        pairs, positions = distinct_pairs(rows, columns)
+        of_items = list(positions.split(sizes))
+        _, clusters = numbered(item.cluster for item in checked)
+        groups, members = numbered(item.group for item in checked)
+        comparisons = [item.comparison for item in items]
         arrays = ChoiceItems(
             images=images,
-            texts=tuple(texts),
+            texts=texts,
             pairs=pairs,
-            clusters=files,
+            clusters=clusters,
             compared=tuple(comparisons),
-            positions=positions,
+            positions=pad_sequence(of_items, batch_first=True, padding_value=-1),
             true_counts=torch.tensor(true_counts),
             groups=groups,
             members=members,
@@ -130,7 +120,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
             )
         return arrays
 
-    def _checked(self, items: Sequence[ChoiceItem]) -> tuple[list[ChoiceItem], int]:
+    def checked(self, items: Sequence[ChoiceItem]) -> tuple[list[ChoiceItem], int]:
         """The items as the convention counts them, and how many have an identical candidate."""
         checked = []
         identical = 0
@@ -214,7 +204,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         examples = gallery(
             right,
             lambda row: int(items.clusters[row]),
-            lambda row: self._example(values[row], row, right[row] is True),
+            lambda row: self.example(values[row], row, right[row] is True),
             apart=True,
         )
         groups: tuple[int, ...] = ()
@@ -312,7 +302,8 @@ class MultipleChoice(Benchmark[ChoiceItems]):
             return set(items.groups)
         return set(self.reference_groups(items.group_sizes())) & set(items.groups)
 
-    def _example(self, values: Float[Tensor, "m"], item: int, correct: bool) -> Example:
+    def example(self, values: Float[Tensor, "m"], item: int, correct: bool) -> Example:
+        """How the gallery shows an item, given the scores of its candidates."""
         # The two that decide: the true caption that scores least, the false one that scores most.
         shown = self.items.kept[item]
         weakest = int(values[: shown.true].argmin())
