@@ -61,7 +61,9 @@ def test_images_are_queries_and_a_page_shows_what_is_found(model_folder, photos,
     assert Path(path).name == "red one.png"
     assert score == pytest.approx(1.0)
     page = Path("found.html").read_text()
-    assert page.count("data:image/jpeg;base64,") == 6
+    # Each of two queries finds three images, and each image shows the two others.
+    assert page.count('<figure class="card hit"') == 6
+    assert page.count("data:image/jpeg;base64,") == 6 + 12
     assert "<h2>red</h2>" in page
     assert "<h2>like &lt;i&gt;.png</h2>" in page
     assert "http" not in page.replace("http-equiv", "")

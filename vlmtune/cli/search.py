@@ -20,6 +20,9 @@ from vlmtune.report.search_page import search_page
 from vlmtune.search.index import Index
 from vlmtune.storage.files import check_outputs, write_text
 
+SIMILAR = 8
+"""Images of the index that the page shows beside each found image."""
+
 
 def run(options: argparse.Namespace) -> None:
     """Shows the best images of `options.index` for each caption and each image of `options.like`.
@@ -50,5 +53,11 @@ def run(options: argparse.Namespace) -> None:
     note = f"of {len(index)} images; higher is better; scores are not probabilities"
     console().print(note, markup=False)
     if options.html is not None:
-        write_text(options.html, search_page(results, note))
+        positions = {path: i for i, path in enumerate(index.paths)}
+        similar = {}
+        for _, hits in results:
+            for path, _ in hits:
+                neighbours = index.similar(positions[path], SIMILAR)
+                similar[path] = [neighbour.path for neighbour in neighbours]
+        write_text(options.html, search_page(results, similar, note))
         print(f"page: {options.html}")

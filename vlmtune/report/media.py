@@ -26,19 +26,19 @@ COLUMNS = (
 Cell = str | float | int | None
 
 
-def thumbnail(reference: ImageRef) -> Image.Image | None:
-    """Returns the pixels that were scored, shrunk, or None if the file cannot be read."""
+def thumbnail(reference: ImageRef, side: int = SIDE) -> Image.Image | None:
+    """Returns the pixels that were scored, shrunk to `side`, or None if the file is unreadable."""
     try:
         image = read(reference) if reference.upright else read_stored(reference)
     except ImageFileError:
         return None
-    image.thumbnail((SIDE, SIDE))
+    image.thumbnail((side, side))
     return image
 
 
-def data_uri(reference: ImageRef) -> str | None:
+def data_uri(reference: ImageRef, side: int = SIDE) -> str | None:
     """Returns the thumbnail as a `data:` URI, or None if there is none."""
-    image = thumbnail(reference)
+    image = thumbnail(reference, side)
     return None if image is None else encoded(image)
 
 

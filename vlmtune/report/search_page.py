@@ -4,19 +4,29 @@ In: queries with image files and their scores. Out: one HTML page with the pictu
 request to another host, or an error for an image that is gone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from vlmtune.report.html import render
-from vlmtune.report.media import data_uri
+from vlmtune.report.media import SIDE, data_uri
 from vlmtune.types import ImageRef
 
+ENLARGED = 640
+"""Pixels of the longer side of a found image, which the page shows small until it is clicked."""
 
-def search_page(results: Sequence[tuple[str, Sequence[tuple[Path, float]]]], note: str) -> str:
+
+def search_page(
+    results: Sequence[tuple[str, Sequence[tuple[Path, float]]]],
+    similar: Mapping[Path, Sequence[Path]],
+    note: str,
+) -> str:
     """Returns the page; each query has its images with their scores, and `note` stands below.
 
+    A click enlarges an image, and shows the images of `similar` that are most like it.
+
     Example:
-        >>> page = search_page([("a cat", [(Path("cat.png"), 0.5)])], "of 1 image")
+        >>> page = search_page([("a cat", [(Path("cat.png"), 0.5)])], {}, "of 1 image")
         >>> "<h1>a cat</h1>" in page, "cat.png" in page
         (True, True)
     """
@@ -24,7 +34,12 @@ def search_page(results: Sequence[tuple[str, Sequence[tuple[Path, float]]]], not
     for query, hits in results:
         shown = []
         for path, score in hits:
-            picture = data_uri(ImageRef(path))
-            shown.append({"name": path.name, "path": path, "score": score, "picture": picture})
+            hit = _shown(path, ENLARGED) | {"score": score}
+            hit["similar"] = [_shown(other) for other in similar.get(path, ())]
+            shown.append(hit)
         queries.append({"text": query, "hits": shown})
     return render("search.html", queries=queries, note=note)
+
+
+def _shown(path: Path, side: int = SIDE) -> dict[str, Any]:
+    return {"name": path.name, "path": path, "picture": data_uri(ImageRef(path), side)}
