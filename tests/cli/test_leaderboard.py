@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from tests.export.test_files import trained
 from tests.tiny import cola_plugin, plugin, write_cola
 from vlmtune.adapters import LinearProbe, MMAdapter
-from vlmtune.cli import leaderboard
+from vlmtune.cli import leaderboard, leaderboard_cost
 from vlmtune.cli.main import main
 from vlmtune.export.files import save_export
 from vlmtune.report.run_report import RunReport
@@ -52,6 +52,8 @@ def made(out: str, models: list[str], benchmarks: Path, *words: str) -> int:
 def test_a_killed_leaderboard_continues_to_the_same_bytes(models, benchmarks, monkeypatch, capsys):
     (benchmarks.parent / "captions.txt").write_text("a red dog\na blue cube left of the dog\n")
     text_only = ("--text-only", "captions.txt")
+    # Two folders measure the speed of a model twice.
+    monkeypatch.setattr(leaderboard_cost, "_pairs_a_second", lambda *_: 1000.0)
     twice = [*models, models[1]]  # a model counts once
     assert made("whole", twice, benchmarks, *text_only) == 0
     save = RunReport.save
@@ -117,6 +119,10 @@ def test_the_files_hold_gains_costs_and_both_conventions(models, benchmarks):
     gain = float(probe["tiny accuracy"]) - float(first["tiny accuracy"])
     assert float(probe["gained"]) == pytest.approx(gain)
     assert int(joint["bytes_an_image"]) > int(probe["bytes_an_image"]) == 4 * 16
+    assert float(probe["pairs_a_second"]) > float(joint["pairs_a_second"]) > 0
+    page = Path("out/leaderboard.html").read_bytes()
+    assert made("out", models, benchmarks) == 0
+    assert Path("out/leaderboard.html").read_bytes() == page
     assert (first["training_seconds"], probe["training_seconds"]) == ("", "75.0")
     assert "found (reference) text_to_image_recall@1" in first
     # Gains count by the strict convention, so the other's table has none.

@@ -8,7 +8,7 @@ import yaml
 
 from vlmtune.config import stems
 from vlmtune.report import leaderboard
-from vlmtune.report.leaderboard import Board, MeasuredModel
+from vlmtune.report.leaderboard import Board, Cost, MeasuredModel
 from vlmtune.report.pareto import mean_change
 from vlmtune.results import MetricValue, Result
 
@@ -36,7 +36,7 @@ def board(make_run):
             spec["init_args"] = {"prompt": "a {}"}
             origin = replace(run.provenance, config={"benchmarks": {"one": spec}})
             run = replace(run, results=results, provenance=origin)
-            entries.append(MeasuredModel(run, 512))
+            entries.append(MeasuredModel(run, Cost(512, 1e6)))
         return Board(entries)
 
     return make

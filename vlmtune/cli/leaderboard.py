@@ -7,19 +7,17 @@ report for each model and benchmark. Never: the same weights measured twice on t
 import argparse
 import contextlib
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from hashlib import sha256
 from pathlib import Path
 
-import torch
-from PIL import Image
 from torch import Tensor
 
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.pair_scorer import PairScorer
 from vlmtune.cli.evaluate import default_name
+from vlmtune.cli.leaderboard_cost import cost_of
 from vlmtune.cli.plugins import make_list, model_of
 from vlmtune.cli.provenance import provenance_of
 from vlmtune.cli.text_only import N_GRAM, SHORTEST, captions, n_gram_provenance, without_model
@@ -33,8 +31,6 @@ from vlmtune.model.model import Model
 from vlmtune.report.leaderboard import TWIN, MeasuredModel, write_leaderboard
 from vlmtune.report.run_report import SCHEMA, Provenance, RunReport
 from vlmtune.results.result import Result
-from vlmtune.search.encoder import IndexEncoder
-from vlmtune.search.parts import Encoded, write_part
 from vlmtune.storage.folder import digest, locked
 from vlmtune.training.checkpoint_files import newest_checkpoint
 from vlmtune.types import ImageRef
@@ -59,6 +55,8 @@ class Cache:
         self.folder = folder
         self.benchmarks = benchmarks
         self.failed = failed
+        # Any caption that the models know will do to measure their speed.
+        self.caption = next((one.items.texts[0] for one in benchmarks), "a")
         known: dict[ImageRef, str] = {}  # images that several benchmarks show are read once
         self._items = {one.name: items_digest(one, known) for one in benchmarks}
 
@@ -143,7 +141,8 @@ def run(options: argparse.Namespace) -> None:
         # As an index names its model: all weights, the adapter's arguments, the preprocessing.
         identity = digest([model.backbone.fingerprint, model.digest()])
         report = cache.measured(name, identity, model.scorer(store), origin)
-        entries.append(MeasuredModel(report, bytes_an_image(model)))
+        cost = cost_of(model, cache.caption, cache.folder / f"cost-{identity[:32]}.json")
+        entries.append(MeasuredModel(report, cost))
     if texts is not None:
         n_gram = TextOnlyScore.fitted(texts)
         origin = entries[0].report.provenance
@@ -231,16 +230,3 @@ def weights_options(
         "pretrained": pretrained if is_plain else None,
         "architecture": architecture if is_weights else None,
     }
-
-
-def bytes_an_image(model: Model) -> int | None:
-    """What `vlmtune index` stores of an image in bytes, without its name; None without an index."""
-    pixels = model.preprocess(Image.new("RGB", (64, 64)))
-    try:
-        vectors, prepared = IndexEncoder(model).encode_images(torch.stack([pixels]))
-    except UserError:
-        return None
-    with tempfile.TemporaryDirectory() as temporary:
-        part = Path(temporary, "part")
-        write_part(part, {}, [Encoded(["image"], vectors, prepared)])
-        return sum(file.stat().st_size for file in part.glob("*.bin"))

@@ -1,7 +1,7 @@
 """A leaderboard: models as rows, benchmarks as columns, gains beside losses, and each pair tested.
 
-In: a report for each model, and what an image costs. Out: leaderboard.html, .md and .csv.
-Never: a date or a time of the measurement, so that equal numbers give equal files.
+In: a report for each model, and what its search costs. Out: leaderboard.html, .md and .csv.
+Never: a date, so that equal numbers give equal files.
 """
 
 import math
@@ -32,19 +32,34 @@ PROMPTS = ("prompt", "templates")
 """Options of benchmarks that make captions of names."""
 TWIN = ".reference"
 """What a benchmark's name ends with where it counts a second time, as the published script does."""
-COSTS = ("trained weights", "bytes an image", "training")
+COSTS = ("trained weights", "bytes an image", "pairs a second", "training")
 CSV_COLUMNS = (
-    *("model", "text_only", "trained_weights", "bytes_an_image", "training_seconds"),
+    *("model", "text_only", "trained_weights"),
+    *("bytes_an_image", "pairs_a_second", "training_seconds"),
     *("gained", "gained_low", "gained_high", "retained", "retained_low", "retained_high"),
 )
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What the search of an index costs.
+
+    Attributes:
+        bytes_an_image: What an index stores of an image, without its name.
+        pairs_a_second: How many stored images are scored with a caption in a second, on the machine
+            that measured it.
+    """
+
+    bytes_an_image: int
+    pairs_a_second: float
+
+
+@dataclass(frozen=True)
 class MeasuredModel:
-    """A model of a leaderboard: its numbers, and what an index stores of an image, if known."""
+    """A model of a leaderboard: its numbers, and what its search costs, if it has an index."""
 
     report: RunReport
-    bytes_an_image: int | None
+    cost: Cost | None
 
 
 def write_leaderboard(folder: Path, entries: Sequence[MeasuredModel]) -> Path:
@@ -178,11 +193,13 @@ class Board:
         """The cells of a model under `COSTS`."""
         if self.runs[i].text_only:
             return [""] * len(COSTS)
-        size = self.entries[i].bytes_an_image
+        cost = self.entries[i].cost
         origin = self.runs[i].provenance
-        stored = "–" if size is None else f"{size:,}"
+        search = ["–", "–"]
+        if cost is not None:
+            search = [f"{cost.bytes_an_image:,}", f"{cost.pairs_a_second:,.0f}"]
         time = table.duration(origin.seconds) if origin.seconds else "–"
-        return [table.count(origin.trainable_parameters), stored, time]
+        return [table.count(origin.trainable_parameters), *search, time]
 
     # -- the page -----------------------------------------------------------------------------
 
@@ -280,7 +297,9 @@ class Board:
             origin = entry.report.provenance
             cells: list[object] = [no_formula(entry.report.name)]
             cells.append(str(entry.report.text_only).lower())
-            cells += [origin.trainable_parameters, entry.bytes_an_image]
+            cost = entry.cost
+            search = [None, None] if cost is None else [cost.bytes_an_image, cost.pairs_a_second]
+            cells += [origin.trainable_parameters, *search]
             cells.append(origin.seconds or None)  # 0: not known, or nothing was trained
             for number in (*self.gains[i], *(row.cells[i] for row in rows)):
                 if number is None:
