@@ -12,8 +12,9 @@ from tests.tiny import Widths
 from vlmtune.adapters import Adapter, Compressed, GroundedWords, MMAdapter, MMPred
 from vlmtune.adapters.fusion_styles.fiber import Fiber
 from vlmtune.config import instantiate
+from vlmtune.objectives import TextRecovery
 from vlmtune.search.parts import Encoded, write_part
-from vlmtune.types import Tokens
+from vlmtune.types import Targets, Tokens
 
 LENGTHS = (5, 2, 4, 1)  # patches of four images
 
@@ -61,6 +62,32 @@ def test_values_and_gradients_equal_the_loops(cls):
     got = adapter(image, text).values
     want = adapter.adapter(Tokens.full(tokens), text).values
     same_values_and_gradients(got, want, list(adapter.parameters()))
+
+
+def test_the_mean_of_its_tokens_is_trained_to_recover_the_frozen_words():
+    adapter = moved(Compressed(MMAdapter(heads=2, hidden=2), 3, heads=2, hidden=2, contrast=True))
+    image, text = features()
+    contrast = adapter.contrast
+    assert contrast is not None
+    cosines = []
+    for i in range(len(image)):
+        mean = adapter.compress(image[[i]]).values[0].mean(dim=0)
+        recovered = contrast.recover.weight @ mean
+        for tokens, mask in zip(text.values, text.mask, strict=True):
+            # The first and the last real token are no words.
+            words = tokens[mask][1:-1]
+            view = torch.stack([word / word.norm() for word in words]).mean(dim=0)
+            cosines.append(recovered @ view / recovered.norm() / view.norm())
+    want = torch.stack(cosines).view(len(image), len(text))
+    scores = contrast.scores(contrast.embed_image(image), contrast.embed_text(text))
+    torch.testing.assert_close(scores.values, contrast.scale * want + contrast.bias)
+    truth = torch.zeros_like(want, dtype=torch.bool)
+    truth[0, 1] = truth[2, 0] = True
+    loss = TextRecovery()(scores, Targets(truth, truth, truth))
+    torch.testing.assert_close(loss, 1 - (want[0, 1] + want[2, 0]) / 2)
+    loss.backward()
+    assert adapter.queries.grad.abs().sum() > 0
+    assert adapter.adapter.query.grad is None
 
 
 @torch.no_grad()

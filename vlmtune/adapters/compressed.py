@@ -4,17 +4,20 @@ In: patch tokens, and the texts of the joint adapter. Out: its scores of chosen 
 Never: a score of its own, or a patch that the joint adapter sees.
 """
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from pydantic import PositiveInt
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import normalize, scaled_dot_product_attention
 from typing_extensions import override
 
-from vlmtune.adapters.base import JointAdapter, PairScores, Vectors
+from vlmtune.adapters.base import DualAdapter, JointAdapter, PairScores, Vectors
 from vlmtune.adapters.fusion_styles.attention import split_heads
 from vlmtune.adapters.fusion_styles.layers import check_heads, initialise
 from vlmtune.adapters.matching import Matching
+from vlmtune.adapters.words import masked_mean, word_mask
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
 from vlmtune.types import Features, Rows, Tokens
@@ -47,15 +50,19 @@ class Compressed(JointAdapter[Tokens, Features, Rows]):
     ours. There 576 patches become 64 tokens, 49 kB of 16-bit numbers instead of 442 kB. Heads, the
     width of the MLP, k = 16 and the start (Q normal, matrices Xavier) are ours. Departures: the
     joint adapter is any of vlmtune and starts at random, where the paper has a pre-trained MiniLM,
-    and of the paper's losses there is matching alone. Left out are the recovery of the text
-    embedding, masked language modelling, and the distillation from the scores of an uncompressed
-    model (`Distillation` is one from the frozen backbone).
+    and of the paper's losses there are matching and, with `contrast`, the recovery of the text's
+    embedding, which here is the mean of the frozen words. Left out are masked language modelling
+    and the distillation from the scores of an uncompressed model (`Distillation` is one from the
+    frozen backbone).
 
     Args:
         adapter: The joint adapter.
         tokens: k.
         heads: Attention heads, a divisor of v.
         hidden: Width of the MLP, as a multiple of v.
+        contrast: Whether there are contrastive scores, $e^{\tau} \cos(\bar y_i V, t_j)$ of the mean
+            $\bar y_i$ of Y, a trained matrix V (v x w) and the mean $t_j$ of a text's frozen words,
+            which an objective such as `TextRecovery` must then read.
 
     Example:
         >>> from vlmtune.adapters.mm_adapter import MMAdapter
@@ -69,12 +76,14 @@ class Compressed(JointAdapter[Tokens, Features, Rows]):
         tokens: PositiveInt = 16,
         heads: PositiveInt = 4,
         hidden: PositiveInt = 4,
+        contrast: bool = False,
     ) -> None:
         super().__init__()
         self.adapter = adapter
         self.tokens = tokens
         self.heads = heads
         self.hidden = hidden
+        self.contrast = MeanToken(self.compress) if contrast else None
 
     @override
     def attach(self, backbone: Backbone) -> None:
@@ -104,6 +113,10 @@ class Compressed(JointAdapter[Tokens, Features, Rows]):
         self.mlp = nn.Sequential(widen, nn.GELU(), narrow)
         self.project = nn.Linear(width, width, bias=False)
         initialise([self.keys_values, self.mlp, self.project])
+        if self.contrast is not None:
+            self.contrast.image_input = self.image_input
+            self.contrast.text_input = self.text_input
+            self.contrast.attach(backbone)
 
     def compress(self, image: Tokens) -> Tokens:
         """Y, the k tokens that stand for the patches of each image."""
@@ -148,3 +161,29 @@ class Compressed(JointAdapter[Tokens, Features, Rows]):
     @override
     def lr_scales(self) -> list[tuple[nn.Parameter, float]]:
         return self.adapter.lr_scales()
+
+
+class MeanToken(DualAdapter[Tokens, Tokens]):
+    """Contrastive scores of the mean of an image's compressed tokens with a text's frozen words."""
+
+    def __init__(self, compress: Callable[[Tokens], Tokens]) -> None:
+        super().__init__()
+        self._compress = compress
+
+    @override
+    def attach(self, backbone: Backbone) -> None:
+        super().attach(backbone)
+        self.special = backbone.text_special
+        self.recover = nn.Linear(backbone.image_width, backbone.text_width, bias=False)
+        initialise([self.recover])
+
+    @override
+    def embed_image(self, image: Tokens) -> Vectors:
+        tokens = self._compress(image)
+        mean = tokens.values.mean(dim=1)
+        return self.recover(mean)
+
+    @override
+    def embed_text(self, text: Tokens) -> Vectors:
+        words = normalize(text.values, dim=-1)
+        return masked_mean(words, word_mask(text.mask, self.special))

@@ -18,5 +18,6 @@ from .pair_bce import PairBCE as PairBCE
 from .rank_kl import RankKL as RankKL
 from .read_alignment import ReadAlignment as ReadAlignment
 from .sigmoid import Sigmoid as Sigmoid
+from .text_recovery import TextRecovery as TextRecovery
 from .triplet_clip import TripletClip as TripletClip
 from .unit_contrast import UnitContrast as UnitContrast
