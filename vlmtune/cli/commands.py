@@ -100,7 +100,7 @@ ITEMS = """also write one row per item, as .jsonl, .csv or .parquet: benchmark, 
 truth, scores, right or wrong; given OUT/items.jsonl (or .csv, .parquet), `vlmtune report` shows
 which items were won and lost"""
 SIZE = """tiny is 24 images and two training steps, to check that every step runs; full is the
-whole experiment, half an hour to an hour on two cores (%(default)s); use a separate folder for each
+whole experiment, 25 minutes to an hour on two cores (%(default)s); use a separate folder for each
 size"""
 QUICKSTART = """\
 It renders a world of scenes, trains two adapters on top of a small frozen CLIP (Cola's
