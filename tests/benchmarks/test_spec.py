@@ -1,3 +1,5 @@
+"""SPEC in both directions: which caption fits the image, and which image the caption."""
+
 import random
 
 import pytest
@@ -5,38 +7,52 @@ import pytest
 from tests.benchmarks.json_files import touch, write
 from tests.benchmarks.models import beats, by_name, check, drawn, mean, share
 from tests.refusals import refused
-from vlmtune.benchmarks.spec_image_to_text import SUBSETS
+from vlmtune.benchmarks.spec_image_to_text import SUBSETS, SpecImageToText
 from vlmtune.benchmarks.spec_text_to_image import SpecTextToImage
 from vlmtune.evaluation.item_rows import item_rows
 
+FILES = {SpecImageToText: "image2text.json", SpecTextToImage: "text2image.json"}
 
-def written(folder, cases_of):
+
+def written(folder, cases_of, kind=SpecTextToImage):
     for subset, cases in cases_of.items():
-        rows = [dict(zip(("query", "keys", "label"), case, strict=True)) for case in cases]
-        touch(folder / subset, *(image for _, images, _ in cases for image in images))
-        write(folder / subset, rows, "text2image.json")
+        rows = []
+        for query, keys, label in cases:
+            rows.append({"query": query, "keys": keys, "label": label})
+            touch(folder / subset, *(name for name in (query, *keys) if name.endswith(".png")))
+        write(folder / subset, rows, FILES[kind])
     return str(folder)
 
 
+@pytest.mark.parametrize("kind", FILES)
 @pytest.mark.parametrize("seed", range(3))
-def test_against_counting_who_is_best(tmp_path, seed):
+def test_against_counting_who_is_best(tmp_path, seed, kind):
     rng, look = random.Random(seed), drawn(seed, values=5)
+    to_text = kind is SpecImageToText
     cases_of = {}
     for k, subset in enumerate(SUBSETS):
         size = k % 3 + 2
-        images = [f"{i}{subset}.png" for i in range(size)]
-        cases_of[subset] = [(f"{subset} {i}", images, rng.randrange(size)) for i in range(k + 3)]
-    result = SpecTextToImage(written(tmp_path, cases_of)).run(by_name(look))
+        images = [f"{i}{subset}.png" for i in range(k + 3)]
+        texts = [f"{subset} {i}" for i in range(k + 3)]
+        queries, keys = (images, texts[:size]) if to_text else (texts, images[:size])
+        cases_of[subset] = [(query, keys, rng.randrange(size)) for query in queries]
+    result = kind(written(tmp_path, cases_of, kind)).run(by_name(look))
     means = []
     for subset, cases in cases_of.items():
         won = []
-        for text, images, label in cases:
-            others = images[:label] + images[label + 1 :]
-            won.append(beats(lambda image, text=text: look(image, text), images[label], others))
+        for query, keys, label in cases:
+            others = keys[:label] + keys[label + 1 :]
+
+            def score(key, query=query):
+                return look(query, key) if to_text else look(key, query)
+
+            won.append(beats(score, keys[label], others))
         means.append(mean(won))
         check(result, {f"accuracy/{subset}": share(won, 1 / len(cases[0][1]))})
     check(result, {"macro_accuracy": (mean(means), 6)})
-    assert set(result.clusters) == set(range(6))  # the captions of a subset choose from one set
+    if not to_text:
+        # The captions of a subset choose from one set of images.
+        assert set(result.clusters) == set(range(6))
 
 
 def test_items_a_tie_and_their_rows(tmp_path):
