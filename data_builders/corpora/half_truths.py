@@ -9,9 +9,9 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt
 from typing_extensions import override
 
 from data_builders.corpora.annotations import AnnotatedImage, SceneReader
@@ -20,10 +20,11 @@ from data_builders.corpora.relations import Relations
 from data_builders.corpora.vague import Vague, rephrased
 from data_builders.phrases import with_article
 from data_builders.shard_builder import Builder
+from vlmtune.errors import UserError
 from vlmtune.language.lexicon import groups, is_plural, relations
 
 FILE = "units.json"
-EXCLUSIVE = ("colour", "material", "pattern", "shape")  # a big tree may be tall, and an old one
+EXCLUSIVE = ("colour", "material")  # a big tree may be tall, and an old one; a round plate flat
 OPPOSITES = {" ".join(phrase): " ".join(opposite) for phrase, opposite in relations()}
 _ATTEMPTS = 20  # for a foil
 Record = dict[str, Any]
@@ -40,18 +41,19 @@ class HalfTruthsBuilder(Builder):
     Foils are phrases of the corpus, drawn as often as it has them. No object of the image has the
     new word or a synonym of it, and the graph does not state the opposite relation of the two.
     Still, a graph is incomplete: an object, an attribute or a relation that it lacks may be in the
-    image. Nobody has looked at these foils, unlike at those of the released comparisons.
+    image. Two words of a kind may hold at once ("teal" and "blue", "porcelain" and "ceramic").
+    Nobody has looked at these foils, unlike at those of the released comparisons.
 
     Writes `units.json`. Images with fewer than two entities are left out.
 
     Args:
         annotations: The reader of the scene annotations.
-        entities: Maximum number of entities of an image.
+        entities: Maximum number of entities of an image, at least 2.
         relations: Maximum number of relations of an image.
         seed: Seed of what is drawn.
     """
 
-    def __init__(self, annotations: SceneReader, entities: PositiveInt = 3,
+    def __init__(self, annotations: SceneReader, entities: Annotated[int, Field(ge=2)] = 3,
                  relations: NonNegativeInt = 2, seed: int = 0) -> None:  # fmt: skip
         self.annotations = annotations
         self.entities, self.relations, self.seed = entities, relations, seed
@@ -75,6 +77,10 @@ class HalfTruthsBuilder(Builder):
             self.counts["entities"] += len(foils_of)
             self.counts["relations"] += len(stated)
             tick()
+        if not records:
+            raise UserError(
+                "expected images with two objects that have attributes, got none: choose others"
+            )
         self.counts["images"] = len(records)
         (folder / FILE).write_text(json.dumps(records) + "\n")
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import vlmtune
 from tests.export.test_files import trained
 from tests.tiny import cola_plugin, plugin, write_cola
 from vlmtune.adapters import LinearProbe, MMAdapter
@@ -133,6 +134,18 @@ def test_the_files_hold_gains_costs_and_both_conventions(models, benchmarks):
     assert page.count('href="#pair-1-3"') == 2
     assert page.count("MM-Adapter") == 1  # a number of Cola's paper, of other items than these nine
     assert "https://" not in page.replace("https://github.com", "")
+
+
+def test_the_speed_is_of_a_caption_that_the_model_can_read(tmp_path):
+    model = vlmtune.load("published:scenes/mm-adapter", device="cpu")
+    unknown = ["a zebra"]  # the small CLIP has a vocabulary of its own
+    cost = leaderboard_cost.cost_of(model, [*unknown, "a red cube"], tmp_path / "cost.json")
+    assert cost is not None
+    assert cost.pairs_a_second is not None
+    assert leaderboard_cost.cost_of(model, unknown, tmp_path / "cost.json") == cost  # kept
+    cost = leaderboard_cost.cost_of(model, unknown, tmp_path / "other.json")
+    assert cost is not None
+    assert cost.pairs_a_second is None
 
 
 def test_a_run_is_its_newest_checkpoint(tmp_path):

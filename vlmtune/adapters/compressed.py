@@ -62,7 +62,8 @@ class Compressed(JointAdapter[Tokens, Features, Rows]):
         hidden: Width of the MLP, as a multiple of v.
         contrast: Whether there are contrastive scores, $e^{\tau} \cos(\bar y_i V, t_j)$ of the mean
             $\bar y_i$ of Y, a trained matrix V (v x w) and the mean $t_j$ of a text's frozen words,
-            which an objective such as `TextRecovery` must then read.
+            which an objective such as `TextRecovery` must then read. `HardPairs` chooses by them in
+            place of the frozen backbone's scores.
 
     Example:
         >>> from vlmtune.adapters.mm_adapter import MMAdapter

@@ -5,9 +5,9 @@ multiple-choice rule.
 
 - `.jsonl`, as released: rows of `{"image", "triplet_type", "anchor", "half_truth", "full_truth"}`,
   of type "entity" or "relation": 509 (COCO, foils by Qwen), 454 (by Mistral) and 474 (CC3M).
-- `.json`, or a folder of them, as the authors' pipeline and `vlmtune build scenes` write them: a
-  list of `{"image_path", "entities", "negative_entities": {entity: [{"negative"}]}, "relations":
-  [{"subject", "relation_type", "object", "negatives": [{"subject", ...}]}]}`.
+- `.json`, or a folder of them, as the authors' pipeline, `vlmtune build scenes` and `half_truths`
+  write: a list of `{"image_path", "entities", "negative_entities": {entity: [{"negative"}]},
+  "relations": [{"subject", "relation_type", "object", "negatives": [{"subject", ...}]}]}`.
 
 Source: Kargi et al. 2026, Half-Truths Break Similarity-Based Retrieval.
 """

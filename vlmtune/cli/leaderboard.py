@@ -28,7 +28,7 @@ from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import NotRun, load_all, run_suite
 from vlmtune.evaluation.text_only import FewestWords, TextOnlyScore
 from vlmtune.model.model import Model
-from vlmtune.report.leaderboard import TWIN, MeasuredModel, write_leaderboard
+from vlmtune.report.leaderboard import TWIN, Cost, MeasuredModel, write_leaderboard
 from vlmtune.report.run_report import SCHEMA, Provenance, RunReport
 from vlmtune.results.result import Result
 from vlmtune.storage.folder import digest, locked
@@ -55,8 +55,6 @@ class Cache:
         self.folder = folder
         self.benchmarks = benchmarks
         self.failed = failed
-        # Any caption that the models know will do to measure their speed.
-        self.caption = next((one.items.texts[0] for one in benchmarks), "a")
         known: dict[ImageRef, str] = {}  # images that several benchmarks show are read once
         self._items = {one.name: items_digest(one, known) for one in benchmarks}
 
@@ -65,6 +63,13 @@ class Cache:
         items = self._items[benchmark.name]
         key = [SCHEMA, identity, benchmark.spec(), benchmark.version, items]
         return self.folder / f"{digest(key)[:32]}.json"
+
+    def cost(self, model: Model, identity: str) -> Cost | None:
+        """What a search with the model costs on its kind of device, measured once."""
+        captions = [one.items.texts[0] for one in self.benchmarks]
+        file = self.folder / f"cost-{model.device.type}-{identity[:32]}.json"
+        with locked(self.folder / identity[:32]):
+            return cost_of(model, captions, file)
 
     def measured(
         self, name: str, identity: str, scorer: PairScorer, provenance: Provenance
@@ -141,8 +146,7 @@ def run(options: argparse.Namespace) -> None:
         # As an index names its model: all weights, the adapter's arguments, the preprocessing.
         identity = digest([model.backbone.fingerprint, model.digest()])
         report = cache.measured(name, identity, model.scorer(store), origin)
-        cost = cost_of(model, cache.caption, cache.folder / f"cost-{identity[:32]}.json")
-        entries.append(MeasuredModel(report, cost))
+        entries.append(MeasuredModel(report, cache.cost(model, identity)))
     if texts is not None:
         n_gram = TextOnlyScore.fitted(texts)
         origin = entries[0].report.provenance

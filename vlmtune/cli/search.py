@@ -57,7 +57,8 @@ def run(options: argparse.Namespace) -> None:
         similar = {}
         for _, hits in results:
             for path, _ in hits:
-                neighbours = index.similar(positions[path], SIMILAR)
-                similar[path] = [neighbour.path for neighbour in neighbours]
+                if path not in similar:
+                    neighbours = index.similar(positions[path], SIMILAR)
+                    similar[path] = [neighbour.path for neighbour in neighbours]
         write_text(options.html, search_page(results, similar, note))
         print(f"page: {options.html}")

@@ -18,6 +18,7 @@ from vlmtune.backbones.hf.backbone import HFBackbone
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.errors import UserError
 
+# Options of backbones that the name of a base model cannot state.
 OPTIONS = ("peft", "image_size", "max_num_patches", "preprocessing", "context_length")
 
 

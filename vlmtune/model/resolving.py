@@ -6,7 +6,6 @@ In: what a person types. Out: a model, zero-shot if it has no adapter. Never: a 
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
@@ -287,11 +286,8 @@ def _peft_spec(name: str, revision: str | None, base: str | None) -> Spec:
     if base is None:
         base, at = peft_base(name, revision)
     model, pretrained = _tagged(base, None)
-    if is_hub_id(model, pretrained) or is_hf_folder(Path(model)):
-        spec = hf_spec(base, at)
-    else:
-        options: dict[str, Any] = {"model": model, "pretrained": pretrained}
-        spec = {"class_path": OPEN_CLIP, "init_args": options}
+    hub = _hub(model, pretrained, at)
+    spec = _spec(model, pretrained, at, hub)["backbone"]
     spec["init_args"]["peft"] = f"{name}@{revision}" if revision else name
     return spec
 

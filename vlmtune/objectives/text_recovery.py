@@ -5,6 +5,7 @@ In: embeddings and true pairs. Out: a loss. Never: a reward for true pairs above
 
 from typing import ClassVar
 
+import torch
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
@@ -46,7 +47,8 @@ class TextRecovery(ShardedObjective):
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         embedded = embedded_of(shard.rows, "TextRecovery")
-        # Of this rank's images with the texts of all ranks; embeddings have the length 1.
-        cosines = embedded.image @ embedded.text.T
-        counted = shard.row_targets.truth & shard.rows.computed
-        return mean_over_ranks((1 - cosines).flatten(), counted.flatten(), group)
+        # This rank's images with the texts of all ranks; embeddings have the length 1.
+        row, text = shard.row_targets.true_pairs()
+        cosines = (embedded.image[row] * embedded.text[text]).sum(dim=1)
+        counted = torch.ones_like(cosines, dtype=torch.bool)
+        return mean_over_ranks(1 - cosines, counted, group)

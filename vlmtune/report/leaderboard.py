@@ -47,11 +47,11 @@ class Cost:
     Attributes:
         bytes_an_image: What an index stores of an image, without its name.
         pairs_a_second: How many stored images are scored with a caption in a second, on the machine
-            that measured it.
+            that measured it; None where no caption was known to the model.
     """
 
     bytes_an_image: int
-    pairs_a_second: float
+    pairs_a_second: float | None
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,8 @@ class Board:
         origin = self.runs[i].provenance
         search = ["–", "–"]
         if cost is not None:
-            search = [f"{cost.bytes_an_image:,}", f"{cost.pairs_a_second:,.0f}"]
+            speed = "–" if cost.pairs_a_second is None else f"{cost.pairs_a_second:,.0f}"
+            search = [f"{cost.bytes_an_image:,}", speed]
         time = table.duration(origin.seconds) if origin.seconds else "–"
         return [table.count(origin.trainable_parameters), *search, time]
 

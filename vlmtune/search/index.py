@@ -201,11 +201,10 @@ class Index:
             position = range(len(vectors))[image]
             query = vectors[position : position + 1]
         cosines = cosine_similarity(query, vectors)
-        hits = []
-        for file in cosines.argsort(descending=True, stable=True).tolist():
-            if file != position and len(hits) < top:
-                hits.append(Hit(self.paths[file], float(cosines[file])))
-        return hits
+        # One more, as the file itself may be among them.
+        order = cosines.argsort(descending=True, stable=True)[: top + 1]
+        others = [file for file in order.tolist() if file != position]
+        return [Hit(self.paths[file], float(cosines[file])) for file in others[:top]]
 
     def _recall_vector(self, image: Image.Image) -> Float[Tensor, "1 d"]:
         """The vector that a picture is recalled by."""

@@ -94,7 +94,7 @@ def _missing(need: Need, adapter: Adapter, backbone: Backbone) -> str | None:
     if need == "contrast" and not is_dual and not contrast_of(adapter):
         return (
             f"an adapter with contrastive scores, got {name}, which has none: choose FusionTuning "
-            "with contrast set to true,"
+            "or Compressed with contrast set to true,"
         )
     if need == "reference":
         return _no_reference(backbone)

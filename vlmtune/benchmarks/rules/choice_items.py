@@ -22,13 +22,13 @@ class ChoiceItem:
     """One item."""
 
     image: ImageRef  # the image, whole or cropped
-    candidates: tuple[str, ...]  # at least two captions, the true ones first
+    candidates: tuple[str, ...]  # its captions, the true ones first
     group: str = ""  # relation, attribute pair or type; "" without groups
     true: int = 1  # how many of the candidates are true
 
     @property
-    def pairs(self) -> tuple[tuple[ImageRef, str], ...]:
-        """The pairs whose scores are compared, the true ones first."""
+    def choices(self) -> tuple[tuple[ImageRef, str], ...]:
+        """The pairs whose scores are compared, at least two, the true ones first."""
         return tuple((self.image, text) for text in self.candidates)
 
     @property
