@@ -197,7 +197,7 @@ class Board:
         origin = self.runs[i].provenance
         search = ["–", "–"]
         if cost is not None:
-            speed = "–" if cost.pairs_a_second is None else f"{cost.pairs_a_second:,.0f}"
+            speed = "–" if cost.pairs_a_second is None else table.count(round(cost.pairs_a_second))
             search = [f"{cost.bytes_an_image:,}", speed]
         time = table.duration(origin.seconds) if origin.seconds else "–"
         return [table.count(origin.trainable_parameters), *search, time]
