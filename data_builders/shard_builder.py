@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import Field, PositiveInt
+from annotated_types import Ge, Le
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from data_builders.left_out import LIMIT, LeftOut, Line, listed
@@ -32,7 +33,7 @@ from vlmtune.storage.files import read_json, write_atomically
 from vlmtune.storage.progress import progress as progress_bar
 from vlmtune.types import Group
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Ge(0), Le(1)]
 
 
 class Builder(Configured, ABC):

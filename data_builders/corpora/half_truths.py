@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, NonNegativeInt
+from annotated_types import Ge
+from pydantic import NonNegativeInt
 from typing_extensions import override
 
 from data_builders.corpora.annotations import AnnotatedImage, SceneReader
@@ -53,7 +54,7 @@ class HalfTruthsBuilder(Builder):
         seed: Seed of what is drawn.
     """
 
-    def __init__(self, annotations: SceneReader, entities: Annotated[int, Field(ge=2)] = 3,
+    def __init__(self, annotations: SceneReader, entities: Annotated[int, Ge(2)] = 3,
                  relations: NonNegativeInt = 2, seed: int = 0) -> None:  # fmt: skip
         self.annotations = annotations
         self.entities, self.relations, self.seed = entities, relations, seed

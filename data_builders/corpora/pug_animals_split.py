@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt
+from annotated_types import Ge, Lt
+from pydantic import NonNegativeInt
 from typing_extensions import override
 
 from data_builders.shard_builder import Builder
@@ -55,7 +56,7 @@ class PugAnimalsSplitBuilder(Builder):
         factor: Factor = "background",
         kept: int | Sequence[str] = 50,
         complete: NonNegativeInt = 0,
-        val: Annotated[float, Field(ge=0, lt=1)] = 0.05,
+        val: Annotated[float, Ge(0), Lt(1)] = 0.05,
         seed: int = 0,
     ) -> None:
         self.path, self.factor, self.complete = Path(path), factor, complete

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, PositiveInt
+from annotated_types import Ge, Lt
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from data_builders.left_out import Line
@@ -64,7 +65,7 @@ class TableBuilder(ShardBuilder):
         images: Path | None = None,
         columns: dict[str, list[str] | str | None] | None = None,
         splits: Sequence[str] | None = None,
-        held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0,
+        held_out: Annotated[float, Ge(0), Lt(1)] = 0.0,
         measured: Sequence[Path] = (),
         records_per_shard: PositiveInt = 1000,
     ) -> None:

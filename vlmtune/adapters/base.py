@@ -13,8 +13,9 @@ from abc import ABC, abstractmethod
 from typing import Annotated, Any, ClassVar, Generic, cast
 
 import torch
+from annotated_types import Ge, Gt, Le, Lt
 from jaxtyping import Bool, Float, Int
-from pydantic import Field
+from pydantic import AllowInfNan
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
@@ -47,13 +48,13 @@ Numbers = Int[Tensor, "P"]
 """The row of the image, or of the text, of each of P pairs, on the CPU."""
 Vectors = Float[Tensor, "n d"]
 """An embedding of each of n images or texts."""
-Dropout = Annotated[float, Field(ge=0, lt=1)]
+Dropout = Annotated[float, Ge(0), Lt(1)]
 """The probability with which a number is left out in training."""
-Decay = Annotated[float, Field(gt=0, le=1)]
+Decay = Annotated[float, Gt(0), Le(1)]
 """The factor on the learning rate from a block of a tower to the block below."""
-Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Scale = Annotated[float, Gt(0), AllowInfNan(False)]
 """A factor on cosines."""
-EarlyLayer = Annotated[int, Field(le=-2)]
+EarlyLayer = Annotated[int, Le(-2)]
 """A layer whose tower has blocks left to run, counted from the end."""
 TEXT_GROUPS = 4  # groups of texts of similar length
 TEXT_GROUP = 32  # texts in each group at least

@@ -5,7 +5,8 @@ In: frozen pooled embeddings. Out: scores of all pairs. Never: a change of the t
 
 from typing import Annotated, Any
 
-from pydantic import Field, PositiveInt
+from annotated_types import Ge, Lt
+from pydantic import PositiveInt
 from torch import nn
 from typing_extensions import override
 
@@ -13,7 +14,7 @@ from vlmtune.adapters.base import DualAdapter, Vectors
 from vlmtune.backbones.base import Backbone
 from vlmtune.types import FeatureSpec, Pooled
 
-Ratio = Annotated[float, Field(ge=0, lt=1)]
+Ratio = Annotated[float, Ge(0), Lt(1)]
 """How much of an embedding is learned."""
 
 

@@ -7,8 +7,9 @@ Never: a pair of image and text before their vectors meet.
 from typing import Annotated
 
 import torch
+from annotated_types import Gt
 from jaxtyping import Float
-from pydantic import Field, PositiveInt
+from pydantic import AllowInfNan, PositiveInt
 from torch import Tensor
 from typing_extensions import override
 
@@ -17,7 +18,7 @@ from vlmtune.adapters.grounded_words import GroundedWords
 from vlmtune.backbones.base import Backbone
 from vlmtune.types import Tokens
 
-Length = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Length = Annotated[float, Gt(0), AllowInfNan(False)]
 """The length of a vector."""
 
 

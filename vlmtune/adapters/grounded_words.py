@@ -8,8 +8,9 @@ import math
 from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge, Le
 from jaxtyping import Float
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, logsigmoid, normalize, pad
 from typing_extensions import override
@@ -115,7 +116,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         dropout: Dropout = 0.0,
         locations: bool = True,
         frozen_weight: NonNegativeFloat = 1.0,
-        leak: Annotated[float, Field(ge=0, le=1)] = 0.1,
+        leak: Annotated[float, Ge(0), Le(1)] = 0.1,
         image_layer: EarlyLayer = -2,
         text_layer: EarlyLayer | Literal["words"] = "words",
         whiten: bool = True,

@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Container, Iterator
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
+from annotated_types import Ge, Lt
 from jaxtyping import Float
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 from pytorch_lightning import LightningDataModule
 from torch import Tensor, nn
 from typing_extensions import override
@@ -69,7 +70,7 @@ class ShardDataModule(LightningDataModule):
         seed: NonNegativeInt | None = None,
         epoch_groups: PositiveInt | None = None,
         shuffle_buffer: NonNegativeInt = 10_000,
-        max_damaged: Annotated[float, Field(ge=0, lt=1)] = 0.01,
+        max_damaged: Annotated[float, Ge(0), Lt(1)] = 0.01,
         negatives: CaptionNegatives | None = None,
         mined: BatchNeighbours | None = None,
         captions: PositiveInt | None = None,

@@ -11,7 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, PositiveInt
+from annotated_types import Gt
+from pydantic import AllowInfNan, PositiveInt
 
 from vlmtune.config import Configured
 from vlmtune.data.images import open_image
@@ -31,7 +32,7 @@ from vlmtune.storage.remote.address import is_remote
 from vlmtune.storage.remote.folder import CACHE_BYTES, RemoteFolder
 from vlmtune.types import Group
 
-Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Weight = Annotated[float, Gt(0), AllowInfNan(False)]
 AHEAD = 2  # remote shards that are downloaded while one is read from end to end
 
 

@@ -11,7 +11,8 @@ images and texts does not matter; ranking true pairs first costs less than ranki
 from abc import ABC, abstractmethod
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from annotated_types import Ge
+from pydantic import AllowInfNan
 from torch import nn
 from typing_extensions import override
 
@@ -24,7 +25,7 @@ from vlmtune.types import Scores, ScoreShard, Targets
 Need = Literal[
     "embedded", "tokens", "reference", "contrast", "teacher", "teacher_batch", "phrases", "average"
 ]
-Factor = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Factor = Annotated[float, Ge(0), AllowInfNan(False)]
 """What a loss or a term of it is multiplied by: at least 0, and finite."""
 
 

@@ -6,8 +6,8 @@ In: scores with embeddings and tokens. Out: a loss. Never: the making of hard ne
 from typing import Annotated
 
 import torch
+from annotated_types import Ge, Lt
 from jaxtyping import Bool, Float
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import log_softmax, normalize
 from typing_extensions import override
@@ -75,7 +75,7 @@ class FSCClip(ShardedObjective):
         global_factor: Factor = 0.5,
         local_factor: Factor = 0.2,
         focus: Factor = 2.0,
-        smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.02,
+        smoothing: Annotated[float, Ge(0), Lt(1)] = 0.02,
     ) -> None:
         super().__init__(weight)
         self.global_factor = global_factor

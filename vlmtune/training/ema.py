@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import pytorch_lightning as pl
 import torch
-from pydantic import Field, NonNegativeInt, PositiveInt
+from annotated_types import Ge, Lt
+from pydantic import NonNegativeInt, PositiveInt
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
@@ -44,7 +45,7 @@ class EMA(Callback):
 
     def __init__(
         self,
-        decay: Annotated[float, Field(ge=0, lt=1)] = 0.999,
+        decay: Annotated[float, Ge(0), Lt(1)] = 0.999,
         every_n_steps: PositiveInt = 1,
         start: NonNegativeInt = 0,
     ) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn, cast
 
 import torch
-from pydantic import Field, PositiveInt
+from annotated_types import Ge, Le
+from pydantic import PositiveInt
 from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 from torch.optim import AdamW
@@ -46,7 +47,7 @@ from vlmtune.training.signals import Signals, StopsAtSignals
 from vlmtune.training.validation import Validation
 from vlmtune.types import Batch, ScoreShard, send
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Ge(0), Le(1)]
 
 
 def default_optimizer(parameters: Iterable[Any]) -> torch.optim.Optimizer:

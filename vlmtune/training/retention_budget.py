@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pytorch_lightning as pl
-from pydantic import Field, PositiveInt
+from annotated_types import Ge, Lt
+from pydantic import PositiveInt
 from pytorch_lightning.callbacks import Callback
 from typing_extensions import override
 
@@ -78,7 +79,7 @@ class RetentionBudget(Callback):
     def __init__(
         self,
         benchmarks: list[Benchmark],
-        max_drop: Annotated[float, Field(ge=0, lt=1)] = 0.02,
+        max_drop: Annotated[float, Ge(0), Lt(1)] = 0.02,
         action: Action = "warn",
         every_n_steps: PositiveInt = 500,
         store: str | None = None,

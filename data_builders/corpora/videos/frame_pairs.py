@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from annotated_types import Ge
 from PIL import Image
-from pydantic import Field, PositiveInt
+from pydantic import AllowInfNan, PositiveInt
 from typing_extensions import override
 
 from data_builders.corpora.videos.frames import (
@@ -29,7 +30,7 @@ from vlmtune.errors import UserError
 TABLE = "pairs.csv"
 COLUMNS = ("image", "caption", "negative_image", "negative")
 _QUALITY = 95  # of JPEG
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Ge(0), AllowInfNan(False)]
 
 
 @dataclass(frozen=True)

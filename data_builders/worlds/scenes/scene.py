@@ -12,7 +12,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from annotated_types import Ge, Le
+from pydantic import AfterValidator
 
 Vector = tuple[float, float, float]
 Rgb = tuple[int, int, int]
@@ -60,9 +61,9 @@ Texture = Annotated[str, _one_of(TEXTURES)]
 Size = Annotated[str, _one_of(SIZES)]
 Floor = Annotated[str, _one_of(FLOORS)]
 Background = Annotated[str, _one_of(BACKGROUNDS)]
-Side = Annotated[int, Field(ge=8, le=1024)]
+Side = Annotated[int, Ge(8), Le(1024)]
 """Pixels of a side of an image."""
-Rays = Annotated[int, Field(ge=1, le=8)]
+Rays = Annotated[int, Ge(1), Le(8)]
 """Rays per pixel and axis."""
 
 SUPPORTS = ("cube", "cylinder")  # shapes with a flat top that another object can stand on

@@ -6,9 +6,9 @@ In: images of any shape, and captions. Out: embeddings, tokens and states, padde
 from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge, Le
 from jaxtyping import Float, Int
 from PIL import Image
-from pydantic import Field
 from torch import Tensor
 from transformers import Siglip2Model
 from typing_extensions import override
@@ -20,7 +20,7 @@ from vlmtune.backbones.hf.towers import HFImageTower, hide_padding, through
 from vlmtune.backbones.staging import masked
 from vlmtune.types import Pixels, Tokens
 
-Patches = Annotated[int, Field(ge=1, le=4096)]  # up to 64 x 64
+Patches = Annotated[int, Ge(1), Le(4096)]  # up to 64 x 64
 
 
 class NaFlexImageTower(HFImageTower):

@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge
 from jaxtyping import Bool, Float, Int
-from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
@@ -99,7 +99,7 @@ class Ranking(Benchmark[RankingItems]):
 
     primary_metric: ClassVar[str] = f"{TO_IMAGE}_recall@1"
 
-    folds: Annotated[int, Field(ge=2)] | None = field(default=None, kw_only=True)
+    folds: Annotated[int, Ge(2)] | None = field(default=None, kw_only=True)
 
     @override
     def arrange(self, items: Sequence[CaptionedImage]) -> RankingItems:
