@@ -35,7 +35,7 @@ class ImageChoice(ChoiceItem):
 
     @property
     @override
-    def choices(self) -> tuple[tuple[ImageRef, str], ...]:
+    def scored_pairs(self) -> tuple[tuple[ImageRef, str], ...]:
         (caption,) = self.candidates
         return tuple((image, caption) for image in self.comparison.images)
 

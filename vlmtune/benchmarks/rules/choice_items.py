@@ -27,7 +27,7 @@ class ChoiceItem:
     true: int = 1  # how many of the candidates are true
 
     @property
-    def choices(self) -> tuple[tuple[ImageRef, str], ...]:
+    def scored_pairs(self) -> tuple[tuple[ImageRef, str], ...]:
         """The pairs whose scores are compared, at least two, the true ones first."""
         return tuple((self.image, text) for text in self.candidates)
 

@@ -88,7 +88,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
     @override
     def arrange(self, items: Sequence[ChoiceItem]) -> ChoiceItems:
         checked, identical = self.checked(items)
-        candidates = [item.choices for item in checked]
+        candidates = [item.scored_pairs for item in checked]
         sizes = [len(listed) for listed in candidates]
         true_counts = [item.true for item in checked]
         if sizes == true_counts:
