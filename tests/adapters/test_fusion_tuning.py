@@ -136,5 +136,5 @@ def test_what_cannot_be_is_refused_in_one_line(make, folders):
     blip = KINDS["blip"][0](str(folders["blip"]))
     with refused("add an OnEmbeddings or set contrast to false"):
         AdaptationModule(blip, FusionTuning(contrast=True), [ITM()])
-    with refused("choose FusionTuning with contrast set to true"):
+    with refused("choose FusionTuning or Compressed with contrast set to true"):
         AdaptationModule(blip, Matching(1), BOTH)
