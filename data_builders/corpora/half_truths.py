@@ -54,19 +54,26 @@ class HalfTruthsBuilder(Builder):
         seed: Seed of what is drawn.
     """
 
-    def __init__(self, annotations: SceneReader, entities: Annotated[int, Ge(2)] = 3,
-                 relations: NonNegativeInt = 2, seed: int = 0) -> None:  # fmt: skip
+    def __init__(
+        self,
+        annotations: SceneReader,
+        entities: Annotated[int, Ge(2)] = 3,
+        relations: NonNegativeInt = 2,
+        seed: int = 0,
+    ) -> None:
         self.annotations = annotations
-        self.entities, self.relations, self.seed = entities, relations, seed
+        self.entities = entities
+        self.relations = relations
+        self.seed = seed
 
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> None:
         images = list(self.annotations.images())
-        vocabulary = Vocabulary(images)
+        phrases = CorpusPhrases(images)
         records = []
         for image in images:
             rng = random.Random(f"{self.seed}:{image.id}")
-            units = ImageUnits(image, vocabulary, rng)
+            units = ImageUnits(image, phrases, rng)
             foils_of = units.entities(self.entities)
             if len(foils_of) < 2:
                 self.counts["skipped: fewer than two objects"] += 1
@@ -86,7 +93,7 @@ class HalfTruthsBuilder(Builder):
         (folder / FILE).write_text(json.dumps(records) + "\n")
 
 
-class Vocabulary:
+class CorpusPhrases:
     """The phrases of a corpus: names of each attribute, and attributes of each name and kind.
 
     A word is listed as often as it occurs.
@@ -105,8 +112,10 @@ class Vocabulary:
 class ImageUnits:
     """The entities and relations of one image; all random choices use `rng`."""
 
-    def __init__(self, image: AnnotatedImage, vocabulary: Vocabulary, rng: random.Random) -> None:
-        self.objects, self.vocabulary, self.rng = image.objects, vocabulary, rng
+    def __init__(self, image: AnnotatedImage, phrases: CorpusPhrases, rng: random.Random) -> None:
+        self.objects = image.objects
+        self.phrases = phrases
+        self.rng = rng
         self._known = Relations(image.relations, exhaustive=False)
         self._stated = self._known.annotated if image.clear is None else image.clear
         self._vague = Vague(image.objects, image.bare)
@@ -148,8 +157,8 @@ class ImageUnits:
     def _opposite(self, subject: int, relation: str, other: int) -> str | None:
         """The opposite of a relation, unless the graph states it or what means the same."""
         opposite = OPPOSITES.get(relation)
-        for i, phrase, j in self._known.true:
-            means_opposite = phrase == opposite or OPPOSITES.get(phrase) == relation
+        for i, stated, j in self._known.true:
+            means_opposite = stated == opposite or OPPOSITES.get(stated) == relation
             if (i, j) == (subject, other) and means_opposite:
                 return None
         return opposite
@@ -164,7 +173,7 @@ class ImageUnits:
         kind = groups().get(noun.attributes[0], "")
         if kind not in EXCLUSIVE:
             return None
-        for word in self._absent(self.vocabulary.attributes[noun.name, kind]):
+        for word in self._absent(self.phrases.attributes[noun.name, kind]):
             other = Query((word,), noun.name)
             if not self._vague.may_mean(other):
                 return other
@@ -172,7 +181,7 @@ class ImageUnits:
 
     def _with_name(self, noun: Query) -> Query | None:
         """The noun with another name of the same number."""
-        for name in self._absent(self.vocabulary.names[noun.attributes[0]]):
+        for name in self._absent(self.phrases.names[noun.attributes[0]]):
             if is_plural(_last(name)) == is_plural(_last(noun.name)):
                 return Query(noun.attributes, name)
         return None
