@@ -5,6 +5,7 @@ request to another host, or an error for an image that is gone.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,18 @@ def search_page(
         >>> "<h1>a cat</h1>" in page, "cat.png" in page
         (True, True)
     """
+
+    # A file may be found by several queries, and be like several others: it is read once a size.
+    @cache
+    def shown(path: Path, side: int = SIDE) -> dict[str, Any]:
+        return {"name": path.name, "path": path, "picture": data_uri(ImageRef(path), side)}
+
     queries = []
     for query, hits in results:
-        shown = []
+        cards = []
         for path, score in hits:
-            hit = _shown(path, ENLARGED) | {"score": score}
-            hit["similar"] = [_shown(other) for other in similar.get(path, ())]
-            shown.append(hit)
-        queries.append({"text": query, "hits": shown})
+            hit = shown(path, ENLARGED) | {"score": score}
+            hit["similar"] = [shown(other) for other in similar.get(path, ())]
+            cards.append(hit)
+        queries.append({"text": query, "hits": cards})
     return render("search.html", queries=queries, note=note)
-
-
-def _shown(path: Path, side: int = SIDE) -> dict[str, Any]:
-    return {"name": path.name, "path": path, "picture": data_uri(ImageRef(path), side)}
