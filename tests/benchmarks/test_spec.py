@@ -7,7 +7,8 @@ import pytest
 from tests.benchmarks.json_files import touch, write
 from tests.benchmarks.models import beats, by_name, check, drawn, mean, share
 from tests.refusals import refused
-from vlmtune.benchmarks.spec_image_to_text import SUBSETS, SpecImageToText
+from vlmtune.benchmarks.spec_files import SUBSETS
+from vlmtune.benchmarks.spec_image_to_text import SpecImageToText
 from vlmtune.benchmarks.spec_text_to_image import SpecTextToImage
 from vlmtune.evaluation.item_rows import item_rows
 

@@ -1,38 +1,19 @@
 """SPEC, image to text: which of the captions that differ in size, position, existence or count.
 
-In: six folders of JSON and images. Out: items of the multiple-choice rule.
-
-Files: `absolute_size`, `relative_size`, `absolute_spatial`, `relative_spatial`, `existence` and
-`count`, each with `image2text.json`, a list of `{"query", "keys", "label"}`: an image of the
-folder, its candidate captions, and the position of the true one. Source: Peng et al. 2024, SPEC,
-section 3.
+In: the files of `vlmtune.benchmarks.spec_files`. Out: items of the multiple-choice rule.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar
 
-from pydantic import Field, NonNegativeInt
-from typing_extensions import TypedDict, override
+from typing_extensions import override
 
-from vlmtune.benchmarks.files import Text, get_file, write_image, write_json
-from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
-from vlmtune.storage.files import read_json, reading
+from vlmtune.benchmarks.files import write_image, write_json
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem
+from vlmtune.benchmarks.spec_files import SpecFiles
 from vlmtune.types import ImageRef
 
-SIZES = ("absolute_size", "relative_size")
-SUBSETS = (*SIZES, "absolute_spatial", "relative_spatial", "existence", "count")
-LAYOUT = "a list of query, keys and label"
-SOURCE = "vlmtune download spec_image_to_text"
 
-
-class _Case(TypedDict):
-    query: Text
-    keys: Annotated[list[Text], Field(min_length=2)]
-    label: NonNegativeInt  # a negative one would count from the end
-
-
-class SpecImageToText(MultipleChoice):
+class SpecImageToText(SpecFiles):
     """How often the true caption scores highest, by subset.
 
     - `macro_accuracy`: mean over the subsets, the number of the paper.
@@ -49,12 +30,6 @@ class SpecImageToText(MultipleChoice):
     full_name = "SPEC image to text"
     asks = "edited captions"
     citation = "Peng et al. 2024, SPEC, section 3 (image-to-text accuracy)"
-    source = SOURCE
-    subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"subsets": SUBSETS}
-    limit_per_group = True
-
-    path: str
-    subsets: Sequence[str] = SUBSETS
 
     @override
     @classmethod
@@ -71,18 +46,7 @@ class SpecImageToText(MultipleChoice):
     @override
     def read(self) -> list[ChoiceItem]:
         items = []
-        for subset in self.subsets:
-            path = Path(self.path, subset, "image2text.json")
-            for query, keys in read_cases(path):
-                image = ImageRef(path.parent / query)
-                items.append(ChoiceItem(image, keys, subset))
+        for folder, query, keys in self.cases("image2text.json"):
+            image = ImageRef(folder / query)
+            items.append(ChoiceItem(image, keys, folder.name))
         return items
-
-
-def read_cases(path: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields the query and the keys of each case of a file, the true key first."""
-    for case in read_json(path, LAYOUT, get_file(SOURCE), list[_Case]):
-        false = list(case["keys"])
-        with reading(path, LAYOUT, get_file(SOURCE)):
-            true = false.pop(case["label"])
-        yield case["query"], (true, *false)

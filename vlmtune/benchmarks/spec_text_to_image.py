@@ -1,17 +1,12 @@
 """SPEC, text to image: which of the images that differ in size, position, existence or count.
 
-In: six folders of JSON and images. Out: items of the multiple-choice rule, with images to choose
-from.
-
-Files: the folders of `vlmtune.benchmarks.spec_image_to_text`, each with `text2image.json`, a list
-of `{"query", "keys", "label"}`: a caption, its candidate images in the folder, and the position of
-the true one. Source: Peng et al. 2024, SPEC, section 3.
+In: the files of `vlmtune.benchmarks.spec_files`. Out: items of the multiple-choice rule, with
+images to choose from.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -20,9 +15,9 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.items import ComparedItem
-from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem
 from vlmtune.benchmarks.rules.ranking import best_images
-from vlmtune.benchmarks.spec_image_to_text import SOURCE, SUBSETS, read_cases
+from vlmtune.benchmarks.spec_files import SpecFiles
 from vlmtune.results.result import Example
 from vlmtune.types import ImageRef
 
@@ -51,7 +46,7 @@ class ImageChoice(ChoiceItem):
         return ComparedItem((self.image, *self.false_images), self.candidates)
 
 
-class SpecTextToImage(MultipleChoice):
+class SpecTextToImage(SpecFiles):
     """How often the true image scores highest, by subset.
 
     - `macro_accuracy`: mean over the subsets, the number of the paper.
@@ -68,12 +63,6 @@ class SpecTextToImage(MultipleChoice):
     full_name = "SPEC text to image"
     asks = "changes of an image"
     citation = "Peng et al. 2024, SPEC, section 3 (text-to-image accuracy)"
-    source = SOURCE
-    subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"subsets": SUBSETS}
-    limit_per_group = True
-
-    path: str
-    subsets: Sequence[str] = SUBSETS
 
     @override
     @classmethod
@@ -91,11 +80,9 @@ class SpecTextToImage(MultipleChoice):
     @override
     def read(self) -> list[ImageChoice]:
         items = []
-        for subset in self.subsets:
-            path = Path(self.path, subset, "text2image.json")
-            for query, keys in read_cases(path):
-                true, *false = [ImageRef(path.parent / key) for key in keys]
-                items.append(ImageChoice(true, (query,), subset, false_images=tuple(false)))
+        for folder, query, keys in self.cases("text2image.json"):
+            true, *false = [ImageRef(folder / key) for key in keys]
+            items.append(ImageChoice(true, (query,), folder.name, false_images=tuple(false)))
         return items
 
     @override
