@@ -24,10 +24,13 @@ T = TypeVar("T", bound=Configured)
 QUIET = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
 
 
-def plugin_of(kind: str, stem: str, base: type[T]) -> T:
-    """The plug-in of a YAML in configs/plugins."""
+def plugin_of(kind: str, stem: str, base: type[T], **options: Any) -> T:
+    """The plug-in of a YAML in configs/plugins, with some options of one's own."""
     path = ROOT / "configs/plugins" / kind / f"{stem}.yaml"
-    return instantiate(yaml.safe_load(path.read_text()), base)
+    spec = yaml.safe_load(path.read_text())
+    if options:
+        spec["init_args"] |= options
+    return instantiate(spec, base)
 
 
 class Killed(Exception):

@@ -36,7 +36,9 @@ CASES = [
     ("last_blocks", "open_clip"),
     ("lora", "hf_clip"),
     ("mm_adapter", "open_clip"),
+    ("compressed with contrast", "open_clip"),
 ]
+JOINT = ("mm_adapter", "compressed with contrast")
 
 
 def ways():
@@ -52,13 +54,13 @@ def each_way(rank, adapter, model, corpus, folder, pattern):
 
 
 FITTING = "*[!a]"  # FSDP2 refuses the averaged weights of DeGLA
-SLOW = [pytest.param(*case, "[hi]*", marks=pytest.mark.slow) for case in CASES[1:]]
+SLOW = [pytest.param(*case, "[hio]*", marks=pytest.mark.slow) for case in CASES[1:]]
 
 
 @pytest.mark.parametrize(("adapter", "family", "pattern"), [(*CASES[0], FITTING), *SLOW])
 def test_it_trains_as_ddp_does(adapter, family, pattern, tmp_path):
-    """Under all objectives once, and each kind of weights under InfoNCE, HardNegative and ITM."""
-    corpus = corpora(joint=adapter == "mm_adapter")
+    """Under all objectives once, each kind of weights under those of few names, such as InfoNCE."""
+    corpus = corpora(joint=adapter in JOINT)
     arguments = adapter, backbone(family), corpus, tmp_path, pattern
     for one, other in run_ranks(2, tmp_path / "ranks", each_way, *arguments):
         for numbers, wanted in zip(other[1], one[1], strict=True):

@@ -24,10 +24,10 @@ from vlmtune.data.datamodule import NoBatches
 from vlmtune.errors import UserError
 from vlmtune.language.caption_edits import ReverseRelation
 from vlmtune.language.rewriting import Rewriter
-from vlmtune.objectives.base import Objective
+from vlmtune.objectives import InfoNCE, Objective, OnEmbeddings
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.module import AdaptationModule
-from vlmtune.training.needs import check_needs
+from vlmtune.training.needs import check_needs, contrast_of
 from vlmtune.types import Group
 
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
@@ -39,6 +39,7 @@ CASES = [
     ("full_finetuning", "flava"),
     ("full_finetuning", "siglip"),
     *((name, "flava") for name in FUSED),
+    ("compressed with contrast", "open_clip"),
 ]
 GROUPS = {0: 3, 1: 2}  # groups in a batch of each rank
 STEPS, ACCUMULATED = 2, 2
@@ -100,14 +101,22 @@ class OwnRank(PairPolicy):
         return pairs
 
 
+def adapter_of(case) -> Adapter:
+    """The adapter of a plug-in; "with" names an option of it that is true."""
+    stem, _, option = case.partition(" with ")
+    return plugin_of("adapters", stem, Adapter, **dict.fromkeys(filter(None, [option]), True))
+
+
 def fitting(adapter, model, pattern):
     """All objectives that the adapter can be trained with, but for those that read a teacher."""
+    # Contrastive scores need an objective that reads them, beside any other.
+    beside = [OnEmbeddings(InfoNCE())] if contrast_of(adapter) else []
     for name in fnmatch.filter(stems("objectives"), pattern):
         objective = plugin_of("objectives", name, Objective)
         if "teacher" in objective.needs:
             continue
         try:
-            check_needs([objective], adapter, model)
+            check_needs([objective, *beside], adapter, model)
             yield objective
         except UserError:
             continue
@@ -142,7 +151,7 @@ def momentum(parameters):
 
 def trained(rank, adapter, model, corpus, folder, pairs=None, pattern="*", **options):
     """Losses, gradients and the weights after steps on accumulated batches."""
-    adapter = plugin_of("adapters", adapter, Adapter)
+    adapter = adapter_of(adapter)
     objectives = list(fitting(adapter, model, pattern))
     torch.manual_seed(1)
     made = AdaptationModule(model, adapter, objectives, pairs, momentum, warmup=0.0)
@@ -180,7 +189,7 @@ def marked(case):
 @pytest.mark.parametrize(("adapter", "family"), [marked(case) for case in sorted(CASES)])
 def test_two_ranks_train_as_one_process(adapter, family, tmp_path):
     model = backbone(family)
-    joint = plugin_of("adapters", adapter, Adapter).joint
+    joint = adapter_of(adapter).joint
     corpus = corpora(joint)
     whole = [[[*itertools.chain(*parts)] for parts in zip(*corpus.values(), strict=True)]]
     pairs = OwnRank() if joint else None
