@@ -42,7 +42,7 @@ class CLIC(ShardedObjective):
     Source: CLIC (NeurIPS 2025, arXiv 2505.24424), equations 4 to 7, and its released code
     (github.com/AmitPeleg/CLIC, commit dc845c7), a = b = 0.5 and c = 1. It differs in one point:
     there $L_{cont}$ is the mean of four losses, each over one text of each image; here an image
-    meets the texts of all four at once.
+    meets the texts of all four at once, so that the order of texts in a batch does not matter.
 
     Args:
         contrast: Factor a.
