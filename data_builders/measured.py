@@ -106,7 +106,7 @@ class Measured:
                 same += _same_images(content)
                 continue
             texts = list(dict.fromkeys(_texts(content)))
-            names = _with_corpus([image_name(text) for text in texts], content)
+            names = _with_corpus(texts, content)
             if not names:
                 raise UserError(
                     f"expected names of image files in {path}, got none: pass a benchmark's file"
@@ -154,7 +154,7 @@ def image_names(path: Path) -> list[ImageName]:
     """
     content = _content(path)
     texts = [text for text in dict.fromkeys(_texts(content)) if not _FRAME.search(text)]
-    return _with_corpus([image_name(text) for text in texts], content)
+    return _with_corpus(texts, content)
 
 
 def measured_sources(paths: Sequence[Path]) -> Mapping[str, Path]:
@@ -211,8 +211,9 @@ def _texts(value: Any, key: str = "") -> Iterator[str]:
         yield str(value)
 
 
-def _with_corpus(names: list[ImageName], content: Any) -> list[ImageName]:
+def _with_corpus(texts: Iterable[str], content: Any) -> list[ImageName]:
     """The names; bare numbers get their corpus where the whole file tells it."""
+    names = list(map(image_name, texts))
     first = content[0] if isinstance(content, list) and content else None
     crepe = isinstance(first, dict) and any("hard_negs" in str(key) for key in first)
     bare = [name for name in names if name.corpus is None and name.stem.isdigit()]

@@ -6,7 +6,7 @@ In: scenes and a seed. Out: questions with programs and answers, the same for th
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,24 +80,18 @@ class QuestionsBuilder(AskingBuilder):
         scenes, generator = self.generator()
         numbers = {family.name: number for number, family in enumerate(FAMILIES)}
         split = scenes[0].split
-
-        def rows() -> Iterator[str]:
-            for number, question in enumerate(generator.questions(scenes)):
-                family = question.instance.family
-                for count in (f"{family.structure} questions", f"answers {question.answer}"):
-                    self.counts[count] += 1
-                self.counts["questions"] += 1
-                tick()
-                row = question.row(number, numbers[family.name])
-                yield json.dumps(row, separators=(",", ":"))
-
         info = {"split": split, "version": "1.0", "date": "", "generator": "vlmtune"}
         with (folder / f"questions_{split}.json").open("w", encoding="utf-8") as file:
             file.write(f'{{"info":{json.dumps(info)},"questions":[\n')
-            for number, row in enumerate(rows()):
-                if number:
-                    file.write(",\n")
-                file.write(row)
+            for number, question in enumerate(generator.questions(scenes)):
+                family = question.instance.family
+                row = question.row(number, numbers[family.name])
+                start = ",\n" if number else ""
+                file.write(start + json.dumps(row, separators=(",", ":")))
+                for count in ("questions", f"{family.structure} questions"):
+                    self.counts[count] += 1
+                self.counts[f"answers {question.answer}"] += 1
+                tick()
             file.write("\n]}\n")
         if not self.counts["questions"]:
             raise UserError(
