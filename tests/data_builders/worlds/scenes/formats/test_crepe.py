@@ -1,11 +1,12 @@
 import ast
+import re
 
 import pytest
 from PIL import Image
 
 from data_builders.worlds.scenes.formats.crepe import COMPLEXITIES, PRODUCTIVITY, TYPES
 from tests.data_builders.conftest import SUITE, rows_of, unseen_of
-from tests.data_builders.worlds.scenes.truth import KIND, holds
+from tests.data_builders.worlds.scenes.truth import KIND, NOUN, holds, means
 
 
 def shown(graphs, row):
@@ -19,6 +20,8 @@ def test_only_the_caption_is_true(suite, graphs, kind):
     for row in rows:
         scene, negatives = shown(graphs, row), ast.literal_eval(row["hard_negs"])
         assert holds(scene, row["caption"]), row
+        for noun in re.findall(NOUN, row["caption"]):
+            assert len(means(scene, noun)) == 1, row
         assert len(set(negatives)) == 5
         assert [text for text in negatives if holds(scene, text)] == [], row["caption"]
 
