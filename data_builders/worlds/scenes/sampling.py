@@ -291,14 +291,12 @@ def _reseat(objects: Sequence[SceneObject]) -> list[SceneObject]:
 
 
 def sample_twin(scene: Scene, attribute: str, rng: random.Random) -> Scene:
-    """Returns the scene with an attribute of objects 0 and 1 exchanged, all at new positions."""
+    """Returns the scene laid out anew, an attribute of objects 0 and 1, no shape, exchanged."""
     a, b, *others = scene.objects
     exchanged = []
     for target, source in ((a, b), (b, a)):
         obj = replace(target, **{attribute: getattr(source, attribute)})
-        exchanged.append(replace(
-            obj, radius=SIZES[obj.size], standing=obj.standing and obj.shape == "torus"
-        ))  # fmt: skip
+        exchanged.append(replace(obj, radius=SIZES[obj.size]))
     objects = _layout(_reseat([*exchanged, *others]), scene.jitter, rng)
     return replace(scene, objects=objects)
 

@@ -112,8 +112,7 @@ class TransferBuilder(Builder):
 
     def __init__(
         self, items: PositiveInt = 100,
-        unseen: Unseen = ((("red", "blue"),
-                                                    ("cube", "cylinder", "sphere")),),
+        unseen: Unseen = ((("red", "blue"), ("cube", "cylinder", "sphere")),),
         unread_colors: Sequence[Color] = ("purple", "brown"), unread_shapes: Sequence[Shape] = (),
         unread_materials: Sequence[Material] = (), image_size: Side = 64, samples: Rays = 2,
         seed: int = 0, processes: PositiveInt | None = None, device: str = "cpu",
