@@ -25,7 +25,7 @@ VOCABULARY = ROOT / "checkpoints/scenes-clip/vocabulary.txt"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 
 
-def write_vit(folder: Path, seed: int = 0) -> Path:
+def write_vit(folder: Path) -> Path:
     """Writes a plain vision transformer with the shape of the shipped CLIP's image tower."""
     options: dict[str, Any] = {
         "img_size": SIDE,
@@ -35,7 +35,7 @@ def write_vit(folder: Path, seed: int = 0) -> Path:
         "num_heads": 4,
         "num_classes": 0,
     }
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     network: Any = timm.create_model("vit_tiny_patch16_224", **options)
     network.pretrained_cfg |= {"input_size": (3, SIDE, SIDE), "crop_pct": 1.0}
     save_for_hf(network, str(folder), model_args=options, safe_serialization=True)
@@ -55,7 +55,7 @@ def write_tokenizer(folder: Path, words: Iterable[str]) -> int:
     return len(ids)
 
 
-def write_align(folder: Path, seed: int = 0) -> Path:
+def write_align(folder: Path) -> Path:
     """Writes ALIGN with five convolutional blocks, and BERT with the words of the shipped CLIP."""
     words = VOCABULARY.read_text(encoding="utf-8").split()
     size = write_tokenizer(folder, words)
@@ -85,7 +85,7 @@ def write_align(folder: Path, seed: int = 0) -> Path:
         },
         projection_dim=128,
     )
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     transformers.AlignModel(config).save_pretrained(folder)
     transformers.EfficientNetImageProcessor(size=SIZE, crop_size=SIZE).save_pretrained(folder)
     return folder
