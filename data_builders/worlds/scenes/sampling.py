@@ -291,7 +291,10 @@ def _reseat(objects: Sequence[SceneObject]) -> list[SceneObject]:
 
 
 def sample_twin(scene: Scene, attribute: str, rng: random.Random) -> Scene:
-    """Returns the scene laid out anew, an attribute of objects 0 and 1, no shape, exchanged."""
+    """Returns the scene laid out anew, with an attribute of objects 0 and 1 exchanged.
+
+    Any attribute but the shape: only some shapes can stand.
+    """
     a, b, *others = scene.objects
     exchanged = []
     for target, source in ((a, b), (b, a)):
