@@ -20,7 +20,7 @@ from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.build import changes
 from vlmtune.cli.commands import command_parser
 from vlmtune.cli.fit import VlmtuneCLI
-from vlmtune.cli.plugins import find, make, make_list
+from vlmtune.cli.plugins import find, make, make_benchmarks
 from vlmtune.objectives.base import Objective
 from vlmtune.pairs.base import PairPolicy
 
@@ -322,7 +322,7 @@ def check_recipe(words: list[str], path: Path | None = None) -> None:
     options, rest = command_parser().parse_known_args(words)
     if options.command == "evaluate":
         assert rest == []
-        benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)
+        benchmarks = make_benchmarks(options.benchmarks)
         names = [benchmark.name for benchmark in benchmarks]
         assert len(set(names)) == len(names) > 0
         model = Path(options.model)

@@ -22,9 +22,8 @@ from tests.test_configs import Parsed, bare
 from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.hf.flava import Flava
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.main import main
-from vlmtune.cli.plugins import make, make_list
+from vlmtune.cli.plugins import make, make_benchmarks
 from vlmtune.errors import UserError
 from vlmtune.report.run_report import RunReport
 
@@ -101,7 +100,7 @@ def place(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, builder in zip(SETS, builders, strict=True):
         builder.build(folder / name, progress=False)
     specs = []
-    for made in make_list(Benchmark, "benchmarks", [str(CORPORA / "benchmarks.yaml")]):
+    for made in make_benchmarks([str(CORPORA / "benchmarks.yaml")]):
         spec = type(made).fixture(folder / made.name).spec()
         if spec["class_path"].endswith(".Aro") and made.name == "aro_attribution":
             continue  # its fixture is of relations
@@ -209,7 +208,7 @@ def test_a_trial_of_a_sweep_trains(backbone, method, place, clip_folder, flava_f
 
 
 def test_table_3_measures_what_the_paper_does_and_states_its_numbers():
-    benchmarks = make_list(Benchmark, "benchmarks", [str(PUG / "benchmarks.yaml")])
+    benchmarks = make_benchmarks([str(PUG / "benchmarks.yaml")])
     names = ["aro_relation", "aro_attribution", "coco_order", "flickr30k_order", "pug_spar"]
     assert [benchmark.name for benchmark in benchmarks] == names
     assert not any(benchmark.strict for benchmark in benchmarks)

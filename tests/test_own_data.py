@@ -14,9 +14,8 @@ from PIL import Image
 
 from tests.runs import QUIET
 from tests.tiny import write_arrow
-from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.main import main
-from vlmtune.cli.plugins import make_list
+from vlmtune.cli.plugins import make_benchmarks
 from vlmtune.data.table_rows import GUESSES
 
 pytestmark = QUIET
@@ -136,9 +135,9 @@ def test_the_benchmarks_of_the_page_can_be_made(pictures, monkeypatch):
     run, alone = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
     (listed,) = run["trainer"]["callbacks"][0]["init_args"]["benchmarks"]
     for spec, count in ((listed, 40), (alone, 200)):
-        (made,) = make_list(Benchmark, "benchmarks", [json.dumps(spec)])
+        (made,) = make_benchmarks([json.dumps(spec)])
         assert len(made.read()) == count
-    (made,) = make_list(Benchmark, "benchmarks", ["mine.csv"])
+    (made,) = make_benchmarks(["mine.csv"])
     assert len(made.read()) == 40
 
 

@@ -23,13 +23,12 @@ from tests.runs import QUIET
 from tests.test_configs import Parsed, bare
 from vlmtune.adapters import Adapter, MMAdapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli import build, quickstart
 from vlmtune.cli.commands import EPILOG, TRAINING, command_parser
 from vlmtune.cli.compare_jobs import read_experiment
 from vlmtune.cli.main import main
 from vlmtune.cli.option_names import renamed_option
-from vlmtune.cli.plugins import TABLE_SUFFIXES, find, make, make_list
+from vlmtune.cli.plugins import TABLE_SUFFIXES, find, make, make_benchmarks
 from vlmtune.data.shards import read_headers
 from vlmtune.export import save_export
 from vlmtune.model import load
@@ -146,7 +145,7 @@ def check_vlmtune(words: list[str]) -> None:
         assert read_experiment(options.experiment)
     if options.command == "evaluate":
         shipped = [name for name in options.benchmarks if not name.endswith(TABLE_SUFFIXES)]
-        assert len(make_list(Benchmark, "benchmarks", shipped)) >= len(shipped)
+        assert len(make_benchmarks(shipped)) >= len(shipped)
 
 
 QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")

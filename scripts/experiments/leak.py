@@ -14,7 +14,7 @@ from statistics import mean
 import vlmtune
 from vlmtune.adapters.grounded_words import GroundedWords
 from vlmtune.benchmarks.base import Benchmark
-from vlmtune.cli.plugins import make_list
+from vlmtune.cli.plugins import make_benchmarks
 from vlmtune.evaluation.suite import run_suite
 from vlmtune.model.model import Model
 
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--weight", type=float, default=1.0, help="of the frozen score")
     parser.add_argument("--leaks", nargs="+", type=float, default=LEAKS)
     options = parser.parse_args()
-    benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
+    benchmarks = make_benchmarks(options.benchmarks)
     rows = {"frozen": measure([vlmtune.load(options.frozen)], benchmarks)}
     for leak in options.leaks:
         models = [leaking(path, options.weight, leak) for path in options.models]

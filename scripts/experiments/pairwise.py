@@ -22,9 +22,8 @@ from PIL import Image
 from torch import Tensor
 
 from vlmtune.backbones.hf.llava import Llava
-from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem, PairedItems
-from vlmtune.cli.plugins import make_list
+from vlmtune.cli.plugins import make_benchmarks
 from vlmtune.data.images import read
 from vlmtune.errors import UserError
 from vlmtune.metrics.intervals import wilson_proportion
@@ -107,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device")
     parser.add_argument("--out", type=Path, default=Path("runs/pairwise"))
     options = parser.parse_args(arguments)
-    (benchmark, *others) = make_list(Benchmark, "benchmarks", [options.benchmark])  # type: ignore[type-abstract]
+    (benchmark, *others) = make_benchmarks([options.benchmark])
     if others or not isinstance(benchmark, Paired):
         raise UserError(
             f"expected one benchmark of two images and two captions, got {options.benchmark}: "

@@ -9,13 +9,12 @@ import pytest
 from data_builders.corpora.table import TableBuilder
 from tests.benchmarks.models import by_name, check
 from tests.refusals import refused
-from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.files import write_image
 from vlmtune.benchmarks.table_classification import TableClassification
 from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
 from vlmtune.benchmarks.table_pairs import TablePairs
 from vlmtune.benchmarks.table_retrieval import TableRetrieval
-from vlmtune.cli.plugins import make_list
+from vlmtune.cli.plugins import make_benchmarks
 
 
 def table(folder: Path, *rows: dict) -> str:
@@ -149,11 +148,11 @@ def test_an_incomplete_row_is_named(kind, row, message, tmp_path):
 )
 def test_a_table_on_the_command_line_is_a_benchmark(row, kind, tmp_path):
     path = table(tmp_path, {"image": "a.png", "caption": "x", **row})
-    (made,) = make_list(Benchmark, "benchmarks", [path])
+    (made,) = make_benchmarks([path])
     assert (type(made), made.name, made.path) == (kind, "t", path)
     for name in (str(tmp_path / "none.csv"), "none.csv"):
         with refused(r"expected the table '.*none\.csv', there is no such file"):
-            make_list(Benchmark, "benchmarks", [name])
+            make_benchmarks([name])
 
 
 def test_images_inside_a_table_are_written_once(tmp_path, monkeypatch):
@@ -181,6 +180,6 @@ def test_a_saved_dataset_on_the_command_line_is_a_benchmark(tmp_path):
         out.write_table(content)
     (saved / "test/state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
     (saved / "dataset_dict.json").write_text('{"splits": ["test"]}')
-    (made,) = make_list(Benchmark, "benchmarks", [str(saved)])
+    (made,) = make_benchmarks([str(saved)])
     assert isinstance(made, TableMultipleChoice)
     assert made.name == "mine"

@@ -8,10 +8,9 @@ from wandb.errors import UsageError
 
 from tests.refusals import refused
 from tests.tiny import fit_config
-from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.explain import configuration_error, explain, is_expected
 from vlmtune.cli.main import main
-from vlmtune.cli.plugins import make_list
+from vlmtune.cli.plugins import make_benchmarks
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ def test_a_wrong_class_is_named_and_nothing_else(path, line, tmp_path):
     (tmp_path / "a.yaml").write_text(json.dumps({"class_path": path, "init_args": {"path": "x"}}))
     for name in (path, str(tmp_path / "a.yaml")):
         with refused() as error:
-            make_list(Benchmark, "benchmarks", [name])  # type: ignore[type-abstract]
+            make_benchmarks([name])
         assert str(error.value) == wanted
 
 

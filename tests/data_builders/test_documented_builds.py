@@ -12,10 +12,9 @@ import yaml
 
 from data_builders.measured import Measured
 from tests.data_builders.pictures import encoded
-from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.contamination import unchecked
 from vlmtune.cli.main import main
-from vlmtune.cli.plugins import make_list
+from vlmtune.cli.plugins import make_benchmarks
 from vlmtune.data.shards import ShardSet, read_headers
 
 ROOT = Path(__file__).parents[2]
@@ -154,7 +153,7 @@ def test_training_and_test_images_are_disjoint(
     sets = [ShardSet(part["path"]) for part in content["data"]["train"]]
     ids = {image for _, group, _ in read_headers(sets) for image in group.image_ids}
     assert ids
-    tests = make_list(Benchmark, "benchmarks", [str(EXPERIMENTS / benchmarks)])  # type: ignore[type-abstract]
+    tests = make_benchmarks([str(EXPERIMENTS / benchmarks)])
     assert unchecked(sets, tests) == []
     paths = [Path(vars(b)["path"]) for b in tests if b.name in PHOTOGRAPHS]
     measured = Measured([*paths, Path("data/visual_genome/image_data.json")], corpus)

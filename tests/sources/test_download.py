@@ -23,9 +23,8 @@ from tests.sources.conftest import (
     zipped,
 )
 from tests.tiny import write_model
-from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.main import main
-from vlmtune.cli.plugins import make_list
+from vlmtune.cli.plugins import make_benchmarks
 from vlmtune.config import DATA, in_data_root
 from vlmtune.data.shards import ShardSet
 from vlmtune.sources import downloads
@@ -530,5 +529,5 @@ def test_terms_that_nobody_accepted_stop_no_other_benchmark(mirror, caplog):
 def test_a_source_stands_for_its_benchmarks(mirror):
     declare_toy(mirror)
     declare("both", serves={"benchmarks": ["toy", "sugar_crepe"]}, steps=["nothing"])
-    names = [type(one).__name__ for one in make_list(Benchmark, "benchmarks", ["both"])]
+    names = [type(one).__name__ for one in make_benchmarks(["both"])]
     assert names == ["SugarCrepe", "SugarCrepe"]

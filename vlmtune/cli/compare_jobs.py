@@ -77,8 +77,8 @@ class Job:
         """The command of the run without its folder, with a digest of each YAML that it names."""
         # The same words may name other settings tomorrow.
         digests = yaml_digests(self.words)
-        words = _without_folder(self.words)
-        text = json.dumps({"command": words, "configs": digests}, indent=1)
+        command = _without_folder(self.words)
+        text = json.dumps({"command": command, "configs": digests}, indent=1)
         return f"{text}\n"
 
     @property
@@ -87,8 +87,7 @@ class Job:
         path = self.folder / RECIPE
         if not path.is_file():
             return None
-        text = json.dumps(begun_recipe(path), indent=1)
-        return f"{text}\n"
+        return path.read_text(encoding="utf-8", errors="replace")
 
     @property
     def done(self) -> bool:
@@ -105,13 +104,6 @@ def _without_folder(words: Sequence[str]) -> list[str]:
             kept.append(word)
         names_folder = word == "--out"
     return kept
-
-
-def begun_recipe(path: Path) -> dict[str, Any]:
-    """The recipe of a run that was begun, without its folder, which older recipes name."""
-    with reading(path, "the recipe of a run", "remove its folder"):
-        recorded = json.loads(path.read_text(encoding="utf-8"))
-        return {**recorded, "command": _without_folder(recorded["command"])}
 
 
 def read_experiment(path: Path) -> Experiment:
@@ -206,7 +198,8 @@ def other_points(listed: Sequence[Job], out: Path, steps: int | None) -> list[Jo
     known = [_configs(job.words) for job in listed]
     jobs = []
     for path in sorted(out.glob(f"*/seed-*/{RECIPE}")):
-        words = begun_recipe(path)["command"]
+        with reading(path, "the recipe of a run", "remove its folder"):
+            words = json.loads(path.read_text(encoding="utf-8"))["command"]
         names = [word for word in words if word.startswith(f"{NAME}=")]
         if path.parent in folders or not names or _configs(words) not in known:
             continue

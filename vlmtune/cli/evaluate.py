@@ -11,8 +11,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from vlmtune.benchmarks.base import Benchmark
-from vlmtune.cli.plugins import make_list, model_of
+from vlmtune.cli.plugins import make_benchmarks, model_of
 from vlmtune.cli.provenance import provenance_of
 from vlmtune.errors import UserError
 from vlmtune.evaluation.suite import load_all, run_suite
@@ -34,7 +33,7 @@ def run(options: argparse.Namespace) -> None:
     """
     # What can be wrong with the options is found before a model is loaded.
     check_outputs([options.items], map(Path, options.benchmarks))
-    benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
+    benchmarks = make_benchmarks(options.benchmarks)
     if options.download:
         from vlmtune.sources.downloads import download_missing  # most evaluations need no network
 

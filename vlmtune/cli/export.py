@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
-from vlmtune.benchmarks.base import Benchmark
-from vlmtune.cli.plugins import make_list, model_of
+from vlmtune.cli.plugins import make_benchmarks, model_of
 from vlmtune.data.images import SUFFIXES
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
@@ -289,7 +288,7 @@ def _facts(origin: Mapping[str, Any]) -> dict[str, Any]:
 
 def measure(weights: "WiseFT", options: argparse.Namespace) -> dict[float, SuiteResult]:
     """Measures the model at each alpha and shows the numbers; frozen parts are encoded once."""
-    benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
+    benchmarks = make_benchmarks(options.benchmarks)
     load_all(benchmarks)
     device = device_of_this_machine(options.device)
     parts = (weights.backbone.to(device), weights.adapter.to(device))

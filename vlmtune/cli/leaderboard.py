@@ -18,7 +18,7 @@ from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.pair_scorer import PairScorer
 from vlmtune.cli.evaluate import default_name
 from vlmtune.cli.leaderboard_cost import cost_of
-from vlmtune.cli.plugins import make_list, model_of
+from vlmtune.cli.plugins import make_benchmarks, model_of
 from vlmtune.cli.provenance import provenance_of
 from vlmtune.cli.text_only import N_GRAM, SHORTEST, captions, n_gram_provenance, without_model
 from vlmtune.config import instantiate
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> None:
 
     Run again after a kill, or with more models or benchmarks, it measures only what is missing.
     """
-    benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
+    benchmarks = make_benchmarks(options.benchmarks)
     if options.download:
         from vlmtune.sources.downloads import download_missing  # most leaderboards need no network
 

@@ -1,4 +1,4 @@
-"""From names on the command line to objects: plug-ins, lists of them, models, devices.
+"""From names on the command line to objects: plug-ins, benchmarks, models, devices.
 
 In: stems, YAMLs, class paths, names of models. Out: objects. Never: work before an unknown key or a
 wrong value is reported.
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser
 
+from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.explain import configuration_error
 from vlmtune.cli.nulls import with_nulls
 from vlmtune.cli.option_names import renamed_option
@@ -124,22 +125,22 @@ def find(kind: str, name: str) -> str:
     )
 
 
-def make_list(base: type[T], kind: str, names: Sequence[str]) -> list[T]:
-    """Makes the plug-ins of several YAMLs, each with one plug-in or a list, or of tables.
+def make_benchmarks(names: Sequence[str]) -> list[Benchmark]:
+    """Makes the benchmarks of several YAMLs, each with one benchmark or a list, or of tables.
 
-    An item of a list is a plug-in, or the path of its YAML relative to the list.
+    An item of a list is a benchmark, or the path of its YAML relative to the list.
     """
-    plugins = []
+    benchmarks: list[Benchmark] = []
     for name in names:
-        for stem in _served(kind, name):
-            for source in _sources(find(kind, stem)):
-                plugins.append(make(base, source))
-    return plugins
+        for stem in _served(name):
+            for source in _sources(find("benchmarks", stem)):
+                benchmarks.append(make(Benchmark, source))  # type: ignore[type-abstract]
+    return benchmarks
 
 
-def _served(kind: str, name: str) -> tuple[str, ...]:
+def _served(name: str) -> tuple[str, ...]:
     """The benchmarks of a source that `vlmtune download` knows; any other name alone."""
-    if kind != "benchmarks" or "/" in name or name in stems(kind):
+    if "/" in name or name in stems("benchmarks"):
         return (name,)
     from vlmtune.sources.source import sources  # reads many YAMLs
 

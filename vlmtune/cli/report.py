@@ -180,7 +180,6 @@ def _warn_of_differences(runs: Sequence[RunReport]) -> None:
     first, *others = [run.provenance.config.get("fit", {}) for run in runs]
     frozen = {run.provenance.fingerprint for run in runs}
     data = {repr(run.provenance.config.get("training_data")) for run in runs}
-    data.discard("None")  # older runs do not say
     for count, what in ((len(frozen), "frozen models"), (len(data), "sets of training data")):
         if count > 1:
             line = f"the runs called {runs[0].name!r} have {count} {what}"

@@ -127,15 +127,13 @@ def front_matter(name: str, config: Mapping[str, Any], peft: bool = False) -> st
     library = "peft" if peft else "vlmtune"
     measured = []
     for scores in config["scores"]:
-        dataset = scores["benchmark"]
-        convention = scores.get("convention", "strict")  # older exports have none
-        if convention != "strict":
-            dataset += f" ({convention})"
+        benchmark = scores["benchmark"]
+        convention = scores.get("convention", "strict")  # some shipped exports have none
         metric = scores["primary"]
         entry = EvalResult(
             task_type=TASK,
-            dataset_type=scores["benchmark"],
-            dataset_name=dataset,
+            dataset_type=benchmark,
+            dataset_name=titled(benchmark, convention),
             metric_type=metric,
             metric_value=scores["metrics"][metric]["value"],
         )

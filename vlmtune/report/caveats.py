@@ -124,7 +124,7 @@ def _few_clusters(rows: Sequence[Row]) -> list[str]:
     """Numbers whose interval rests on few independent clusters."""
     names = []
     for row in rows:
-        metric = row.sized
+        metric = row.first
         if metric.low is not None and metric.clusters and metric.clusters < FEW:
             names.append(f"{row.metric} {metric.clusters}")
     if not names:

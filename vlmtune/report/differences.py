@@ -134,8 +134,7 @@ def _tested(result: Result, base: Result, run: RunReport, first: RunReport) -> P
     repeated_in_pairs = bool(result.runs) and len(result.runs) == len(base.runs)
     new = _outcomes(run, result.benchmark, repeated_in_pairs)
     old = _outcomes(first, result.benchmark, repeated_in_pairs)
-    # A report of an earlier version knows no sets of captions.
-    ways = max(result.cluster_ways, base.cluster_ways, key=len)
+    ways = result.cluster_ways
     clusters = torch.tensor(ways).T if ways else None
     is_fraction = result.metrics[result.primary].unit == "fraction"
     bound = 1.0 if is_fraction else math.inf

@@ -49,14 +49,6 @@ class Row:
         return next(cell for cell in self.cells if cell is not None)
 
     @property
-    def sized(self) -> MetricValue:
-        """The first metric that knows its clusters: in earlier versions' reports none does."""
-        for cell in self.cells:
-            if cell is not None and cell.clusters is not None:
-                return cell
-        return self.first
-
-    @property
     def best(self) -> frozenset[int]:
         """Positions of the best runs; empty for counts, sensitivities and a single run."""
         if self.kind == "sensitivity":  # more of it is neither better nor worse
@@ -118,7 +110,7 @@ class Column:
 
 # A new entry appears on the terminal, in Markdown, HTML, LaTeX, CSV and in loggers.
 COLUMNS = (
-    Column("n", lambda metric: metric.n, lambda row: size(row.sized)),
+    Column("n", lambda metric: metric.n, lambda row: size(row.first)),
     Column("clusters", lambda metric: metric.clusters, None),
     Column("chance", lambda metric: metric.chance, lambda row: chance(row.first)),
 )

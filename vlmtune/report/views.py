@@ -136,7 +136,7 @@ class Views:
     def label(self, row: Row) -> Label:
         """What stands beside a primary metric in the chart of all of them."""
         named = self._named(row)
-        n = table.size(row.sized)
+        n = table.size(row.first)
         return Label(
             text=named["name"],
             note=f"{row.directed} · n = {n}",
@@ -198,7 +198,7 @@ class Views:
         labels = []
         lines = []
         for group, row in family.members:
-            n = table.size(row.sized)
+            n = table.size(row.first)
             rows.append(row)
             labels.append(Label(group, f"n = {n}"))
             lines.append({**self.row(row), "metric": group})

@@ -16,7 +16,6 @@ A part is a folder with
 Only a joint adapter has the four files in the middle.
 """
 
-import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,8 +30,8 @@ from typing_extensions import TypedDict
 
 from vlmtune.features.store import as_bytes
 from vlmtune.search.quantise import quantise, restore
-from vlmtune.storage.files import Count, write_atomically
-from vlmtune.storage.folder import DamagedError, FolderWriter, read_meta, read_names
+from vlmtune.storage.files import Count
+from vlmtune.storage.folder import DamagedError, new_folder, read_meta, read_names
 from vlmtune.types import Pooled, PooledTokens, Rows, Tokens
 
 KINDS: dict[str, type[Rows]] = {x.__name__: x for x in (Pooled, Tokens, PooledTokens)}
@@ -73,9 +72,7 @@ def write_part(path: Path, key: Mapping[str, Any], chunks: Iterable[Encoded]) ->
     first = next(waiting, None)
     if first is None:
         return []
-    with write_atomically(path) as temporary, contextlib.ExitStack() as stack:
-        temporary.mkdir()
-        writer = FolderWriter(temporary, stack)
+    with new_folder(path) as writer:
         ids = []
         lengths = [torch.zeros(1, dtype=torch.int64)]
         facts = _facts(first)

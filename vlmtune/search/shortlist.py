@@ -14,7 +14,6 @@ A shortlist is a folder with
     meta.json     sizes, sha256 of each file, versions
 """
 
-import contextlib
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,8 +28,8 @@ from typing_extensions import TypedDict
 from vlmtune.features.store import as_bytes
 from vlmtune.search.encoder import IndexEncoder
 from vlmtune.search.parts import Part, mapped, read_prepared
-from vlmtune.storage.files import PositiveCount, write_atomically
-from vlmtune.storage.folder import FolderWriter, read_meta
+from vlmtune.storage.files import PositiveCount
+from vlmtune.storage.folder import new_folder, read_meta
 from vlmtune.storage.progress import progress
 from vlmtune.types import Rows
 
@@ -100,9 +99,7 @@ def write_shortlist(
         basis = before.basis
         fitted = before.fitted
         copied = len(before.vectors)
-    with write_atomically(path) as temporary, contextlib.ExitStack() as stack:
-        temporary.mkdir()
-        writer = FolderWriter(temporary, stack)
+    with new_folder(path) as writer:
         writer.append("basis.bin", as_bytes(basis))
         if before is not None and copied:
             writer.append("vectors.bin", as_bytes(before.vectors))

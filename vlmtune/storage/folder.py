@@ -107,6 +107,14 @@ class FolderWriter:
         (self.folder / META).write_text(f"{text}\n", encoding="utf-8")
 
 
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[FolderWriter]:
+    """Gives the writer of a folder that gets its name `path` when the block succeeds."""
+    with write_atomically(path) as temporary, contextlib.ExitStack() as stack:
+        temporary.mkdir()
+        yield FolderWriter(temporary, stack)
+
+
 def open_or_build(
     path: Path, kind: str, open_it: Callable[[], T], write: Callable[[FolderWriter], None]
 ) -> T:
@@ -130,9 +138,8 @@ def open_or_build(
                 log.warning("Rebuilding the %s %s: %s", kind, path, reason)
         for leftover in path.parent.glob(f".{path.name}.*.part"):  # of a killed process
             remove(leftover)
-        with write_atomically(path) as temporary, contextlib.ExitStack() as stack:
-            temporary.mkdir()
-            write(FolderWriter(temporary, stack))
+        with new_folder(path) as writer:
+            write(writer)
         return open_it()
 
 
@@ -149,33 +156,24 @@ def read_meta(
         meta = read_json(path, META)
         check_shape(meta, _Meta, path, META)
         check_shape(meta, shape, path, META)
-    # Its own sha256 is of everything else in the file; earlier versions wrote none.
+    # Its own sha256 is of everything else in the file.
     stated = meta.pop("sha256", None)
-    flaw = f"{META} was changed after it was written"
-    if stated in (None, digest(meta)):
-        flaw = next(_flaws(folder, meta, key, files), None)
-    if flaw is not None:
-        raise DamagedError(flaw)
-    return meta
-
-
-def _flaws(
-    folder: Path, meta: dict[str, Any], key: Mapping[str, Any] | None, files: Sequence[str]
-) -> Iterator[str]:
-    """What is wrong with a folder; the caller asks for the first, so cheap checks come first."""
+    if stated != digest(meta):
+        raise DamagedError(f"{META} was changed after it was written")
     if key is not None and meta["key"] != key:
-        yield "it belongs to another key"
+        raise DamagedError("it belongs to another key")
     entries = meta["files"]
     for name in files:
         if name not in entries:
-            yield f"{META} does not list {name}"
+            raise DamagedError(f"{META} does not list {name}")
     # A sha256 reads the whole file. In a large folder it is computed where a time has changed.
     size = sum(entry["bytes"] for entry in entries.values())
     is_small = size <= ALWAYS_CHECKED
     for name, entry in entries.items():
         reason = _damage(folder / name, entry, is_small)
         if reason is not None:
-            yield f"{name} {reason}"
+            raise DamagedError(f"{name} {reason}")
+    return meta
 
 
 def read_names(folder: Path, name: str) -> tuple[str, ...]:
