@@ -1,13 +1,9 @@
-from argparse import Namespace
-
 import pytest
 
-from tests.refusals import refused
-from vlmtune.cli import report
+from tests.refusals import command_refused
+from vlmtune.cli.main import main
 from vlmtune.report.run_report import Provenance, RunReport
 from vlmtune.results import MetricValue, Result
-
-UNUSED = dict.fromkeys(("csv", "latex", "mteb", "metric", "export"))
 
 
 @pytest.fixture
@@ -32,7 +28,7 @@ def evaluated(tmp_path):
 
 
 def heads(tmp_path, *runs):
-    report.run(Namespace(runs=list(runs), out=tmp_path / "out", **UNUSED))
+    assert main(["report", *map(str, runs), "--out", str(tmp_path / "out")]) == 0
     line = (tmp_path / "out/report.md").read_text().splitlines()[2]
     return [head.strip() for head in line.strip("| ").split("|")][4:]
 
@@ -55,23 +51,20 @@ def test_only_what_is_asked_for_is_read_and_written(tmp_path, evaluated):
     assert heads(tmp_path, folder, folder / "text-only-n-gram.json") == ["mm", "text-only (n-gram)"]
     heads(tmp_path, evaluated("x", 0.3))
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.md", "report.html"}
-    paths = {"out": tmp_path / "out", "csv": tmp_path / "a.csv", "latex": None, "mteb": None}
-    options = Namespace(runs=[tmp_path / "x"], metric=None, export=None, **paths)
-    report.run(options)
+    heads(tmp_path, folder, "--csv", tmp_path / "a.csv")
     lines = (tmp_path / "a.csv").read_text().splitlines()
     assert len(lines) == 1 + 2
 
 
 @pytest.mark.parametrize("name", ["report.json", "text-only-n-gram.json"])
-def test_what_is_read_is_not_written_over(tmp_path, evaluated, name):
+def test_what_is_read_is_not_written_over(tmp_path, evaluated, name, capsys):
     folder = evaluated("x", 0.3)
     before = (folder / name).read_bytes()
     (tmp_path / "link").symlink_to(folder)
-    options = Namespace(runs=[folder], out=tmp_path / "out", **UNUSED)
+    words = ["report", folder, "--out", tmp_path / "out"]
     for path in (folder / name, tmp_path / "link" / name):
-        for key in ("csv", "latex"):
-            with refused("expected a new file to write, got .*, which is read"):
-                report.run(Namespace(**{**vars(options), key: path}))
+        for option in ("--csv", "--latex"):
+            command_refused(capsys, [*words, option, path], f"got {path}, which is read")
     assert (folder / name).read_bytes() == before
     assert not (tmp_path / "out").exists()
 

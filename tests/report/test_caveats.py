@@ -115,5 +115,5 @@ def test_few_clusters_and_few_captions_are_named(run_of):
     assert "accuracy 2, accuracy/0 3, accuracy/1 3, accuracy/2 3, accuracy/3 3, 1 more" in first
     assert second == "only 2 different sets of captions for 100 items"
     many = run_of("mm", accuracy=score(0.9, 0.8, 0.95, clusters=20))
-    unknown = run_of("mm", accuracy=score(0.9, 0.8, 0.95))  # of an earlier version
+    unknown = run_of("mm", accuracy=score(0.9, 0.8, 0.95))  # clusters that are not known
     assert caveats([many]) == caveats([unknown]) == ()

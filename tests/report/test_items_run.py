@@ -1,11 +1,10 @@
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.refusals import refused
-from vlmtune.cli import report
+from vlmtune.cli.main import main
 from vlmtune.report.items_file import write_items
 from vlmtune.report.items_run import run_of_items
 from vlmtune.results import ItemRow, MetricValue, Result
@@ -87,9 +86,9 @@ def test_report_reads_items_of_another_tool(mine, tmp_path, capsys):
     mine.save(tmp_path / "mine/report.json")
     write_items(tmp_path / "mine/items.csv", rows(mine.results[0].outcomes))
     write_items(tmp_path / "theirs.jsonl", rows((1.0,) * 4))
-    unused = dict.fromkeys(("csv", "latex", "mteb", "metric", "export"))
-    options = {"out": tmp_path / "out", **unused}
-    report.run(Namespace(runs=[tmp_path / "mine", tmp_path / "theirs.jsonl"], **options))
+    out = ["--out", str(tmp_path / "out")]
+    runs = [str(tmp_path / "mine"), str(tmp_path / "theirs.jsonl")]
+    assert main(["report", *runs, *out]) == 0
     page = (tmp_path / "out/report.html").read_text()
     assert "cola: theirs won 1<" in page
     assert "theirs lost" not in page
@@ -100,7 +99,7 @@ def test_report_reads_items_of_another_tool(mine, tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
     write_items(tmp_path / "theirs.jsonl", rows((1.0,) * 4, "a cat"))
-    report.run(Namespace(runs=[tmp_path / "theirs.jsonl", tmp_path / "mine"], **options))
+    assert main(["report", *reversed(runs), *out]) == 0
     assert "theirs.jsonl has other items of cola" in capsys.readouterr().err
     assert "Won and lost" not in (tmp_path / "out/report.html").read_text()
 

