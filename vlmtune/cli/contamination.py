@@ -51,8 +51,12 @@ def unchecked(sets: Sequence[ShardSet], benchmarks: Sequence[Benchmark[Any]]) ->
 
 def _checked(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> str:
     """The line of a set; empty if it has no images of benchmarks."""
+    named = {}  # the benchmarks of which the set may have images, with a file of each
     try:
-        named = _overlapping(data, benchmarks)
+        for benchmark in benchmarks:
+            for file in _files(benchmark):
+                if not _apart(data, benchmark, file):
+                    named[benchmark.name] = file
     except Exception as error:  # a check that only warns never stops a training
         return (
             f"warning: could not check whether {data.path} has images of benchmarks "
@@ -118,20 +122,10 @@ def _measures_built_split(built: Sequence[str] | None, benchmark: Any) -> bool:
     return not trained.isdisjoint(split.lower() for split in measured or ())
 
 
-def _overlapping(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> dict[str, Path]:
-    """The benchmarks of which a set may have images, by name, with a file of each."""
+def _apart(data: ShardSet, benchmark: Benchmark[Any], file: Path) -> bool:
+    """Tells whether a set cannot have images of a benchmark's file or folder, or left them out."""
     folder = data.folder
     manifest = data.manifest
-    overlapping = {}
-    for benchmark in benchmarks:
-        for file in _files(benchmark):
-            if not _apart(folder, manifest, benchmark, file):
-                overlapping[benchmark.name] = file
-    return overlapping
-
-
-def _apart(folder: Path, manifest: Manifest, benchmark: Benchmark[Any], file: Path) -> bool:
-    """Tells whether a set cannot have images of a benchmark's file or folder, or left them out."""
     # A benchmark of the build itself was divided from its training by the builder.
     build = _build(file)
     if not file.exists() or (build and build[0] == folder.resolve()):

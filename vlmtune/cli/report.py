@@ -204,8 +204,8 @@ def _text_only(runs: Sequence[RunReport], folders: Sequence[Path]) -> list[RunRe
     """The text-only runs of the folders; equal names with other numbers get the folder's name."""
     loaded: list[tuple[RunReport, Path]] = []
     known = [(run.name, run.results) for run in runs]
-    for folder in folders:
-        for file in text_only_files(folder):
+    for beside in folders:
+        for file in text_only_files(beside):
             run = RunReport.load(file)
             if (run.name, run.results) not in known:
                 known.append((run.name, run.results))
@@ -214,14 +214,11 @@ def _text_only(runs: Sequence[RunReport], folders: Sequence[Path]) -> list[RunRe
     out = []
     for run, file in loaded:
         if names[run.name] > 1:
-            out.append(replace(run, name=f"{run.name}, {_folder(file)}"))
+            folder = file.resolve().parent
+            out.append(replace(run, name=f"{run.name}, {folder.name}"))
         else:
             out.append(run)
     return out
-
-
-def _folder(file: Path) -> str:
-    return file.resolve().parent.name
 
 
 def _distinct_folder(file: Path, files: Sequence[Path]) -> str:

@@ -185,23 +185,21 @@ def _alone(runs: Sequence[RunReport], items: Mapping[str, Items]) -> list[_Group
 
 
 def _right_and_wrong(rows: _Rows) -> dict[str, Numbers]:
-    """The numbers of the right and of the wrong items; a graded item is in neither list."""
+    """The numbers of the right and of the wrong items; a graded item is in neither list.
+
+    A query whose outcome is a grade is right if its first image is true.
+    """
     right = []
     wrong = []
     for number, row in enumerate(rows):
-        verdict = _first_is_true(row)
+        verdict = row.right
+        if verdict is None and row.rank is not None:
+            verdict = row.rank == 1
         if verdict is True:
             right.append(number)
         elif verdict is False:
             wrong.append(number)
     return {"right": right, "wrong": wrong}
-
-
-def _first_is_true(row: ItemRow) -> bool | None:
-    """Whether an item is right; a query whose outcome is a grade is if its first image is."""
-    if row.right is None and row.rank is not None:
-        return row.rank == 1
-    return row.right
 
 
 def _head(title: str, runs: Sequence[RunReport], i: int, against: str) -> dict[str, Any]:

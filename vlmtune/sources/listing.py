@@ -111,7 +111,8 @@ def sizes(order: Order) -> Iterator[str]:
     """What an order fetches."""
     if order.files:
         known = [file.size for file in order.files if file.size is not None]
-        parts = [_count(len(order.files), "file")]
+        noun = "file" if len(order.files) == 1 else "files"
+        parts = [f"{len(order.files):,} {noun}"]
         if known:
             is_exact = all(file.about is None for file in order.files)
             about = "" if is_exact else "about "
@@ -126,10 +127,6 @@ def sizes(order: Order) -> Iterator[str]:
             size = megabytes(sum(file.size or 0 for file in files))
             line += f" (or --whole: {', '.join(images.whole)}, {size})"
         yield line
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def plan_lines(wanted: Sequence[Order], ledger: Ledger) -> Iterator[str]:
