@@ -118,8 +118,8 @@ def run(options: argparse.Namespace) -> None:
     failed = load_all(benchmarks)
     for name, reason in failed:
         print(f"not run: {name}: {reason}", file=sys.stderr)
-    names_of_failed = [name for name, _ in failed]
-    loaded = [benchmark for benchmark in benchmarks if benchmark.name not in names_of_failed]
+    reasons = dict(failed)
+    loaded = [benchmark for benchmark in benchmarks if benchmark.name not in reasons]
     texts = None if options.text_only is None else list(captions(options.text_only))
     cache = Cache(options.out / "measured", loaded, failed)
     store = options.store or options.out / "features"

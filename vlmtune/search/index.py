@@ -124,7 +124,7 @@ class Index:
         identity = listed["model"]["identity"]
         images = listed["images"]
         faiss = _faiss()
-        index = cls(folder, [Path(path) for path in images], encoder)
+        index = cls(folder, list(map(Path, images)), encoder)
         positions: dict[str, tuple[int, int]] = {}
         for number, name in enumerate(listed["parts"]):
             with undamaged(folder, name):

@@ -199,7 +199,7 @@ class _Download:
         """The file in the folder of a person, checked; None if it is not there."""
         if self.given is None:
             return None
-        names = [file_name(url) for url in file.urls]
+        names = list(map(file_name, file.urls))
         names.append(Path(file.path).name)
         for name in filter(None, names):
             path = self.given / name

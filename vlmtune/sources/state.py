@@ -54,7 +54,7 @@ def is_here(file: SourceFile, ledger: Ledger) -> bool:
         # The ledger spares reading large files again; others are small.
         known = arrival.sha256 if kind == "sha256" else checksum_of(path, kind)
         return known == expected
-    addresses = [without_credentials(url) for url in file.urls]
+    addresses = list(map(without_credentials, file.urls))
     from_person = arrival.address == BY_PERSON or arrival.address.startswith(HAND)
     return from_person or arrival.address in addresses
 
