@@ -6,14 +6,13 @@ Coordinates are right-handed, z up, the floor at z = 0.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le
-from pydantic import AfterValidator
 
 Vector = tuple[float, float, float]
 Rgb = tuple[int, int, int]
@@ -44,23 +43,18 @@ EXTENTS: dict[str, tuple[float, float]] = {
 }
 
 
-def _one_of(names: Collection[str]) -> AfterValidator:
-    def check(value: str) -> str:
-        if value not in names:
-            raise ValueError(f"one of {', '.join(names)}")
-        return value
-
-    return AfterValidator(check)
-
-
-# The types of arguments.
-Shape = Annotated[str, _one_of(SHAPES)]
-Color = Annotated[str, _one_of(COLORS)]
-Material = Annotated[str, _one_of(MATERIALS)]
-Texture = Annotated[str, _one_of(TEXTURES)]
-Size = Annotated[str, _one_of(SIZES)]
-Floor = Annotated[str, _one_of(FLOORS)]
-Background = Annotated[str, _one_of(BACKGROUNDS)]
+# The types of arguments: each is one of some names. For pyright they are plain strings, as names in
+# scenes are.
+if TYPE_CHECKING:
+    Shape = Color = Material = Texture = Size = Floor = Background = str
+else:
+    Shape = Literal[SHAPES]
+    Color = Literal[tuple(COLORS)]
+    Material = Literal[MATERIALS]
+    Texture = Literal[TEXTURES]
+    Size = Literal[tuple(SIZES)]
+    Floor = Literal[tuple(FLOORS)]
+    Background = Literal[tuple(BACKGROUNDS)]
 Side = Annotated[int, Ge(8), Le(1024)]
 """Pixels of a side of an image."""
 Rays = Annotated[int, Ge(1), Le(8)]
