@@ -158,22 +158,32 @@ def read_meta(
         check_shape(meta, shape, path, META)
     # Its own sha256 is of everything else in the file.
     stated = meta.pop("sha256", None)
-    if stated != digest(meta):
-        raise DamagedError(f"{META} was changed after it was written")
+    flaw = f"{META} was changed after it was written"
+    if stated == digest(meta):
+        flaw = _flaw(folder, meta, key, files)
+    if flaw is not None:
+        raise DamagedError(flaw)
+    return meta
+
+
+def _flaw(
+    folder: Path, meta: dict[str, Any], key: Mapping[str, Any] | None, files: Sequence[str]
+) -> str | None:
+    """What is wrong with a folder, found by cheap checks first."""
     if key is not None and meta["key"] != key:
-        raise DamagedError("it belongs to another key")
+        return "it belongs to another key"
     entries = meta["files"]
     for name in files:
         if name not in entries:
-            raise DamagedError(f"{META} does not list {name}")
+            return f"{META} does not list {name}"
     # A sha256 reads the whole file. In a large folder it is computed where a time has changed.
     size = sum(entry["bytes"] for entry in entries.values())
     is_small = size <= ALWAYS_CHECKED
     for name, entry in entries.items():
         reason = _damage(folder / name, entry, is_small)
         if reason is not None:
-            raise DamagedError(f"{name} {reason}")
-    return meta
+            return f"{name} {reason}"
+    return None
 
 
 def read_names(folder: Path, name: str) -> tuple[str, ...]:
