@@ -78,8 +78,9 @@ def places(rank, corpora, merged):
     found = []
     for corpus in corpora:
         where = shard_layout(collate(corpus[rank]), ProcessGroup(), merged)
-        scores = [Scores.full(torch.zeros(x.truth.shape)) for x in (where.rows, where.columns)]
-        share = ScoreShard(scores[0], where.rows, scores[1], where.columns)
+        targets = where.row_targets, where.column_targets
+        scores = [Scores.full(torch.zeros(x.truth.shape)) for x in targets]
+        share = ScoreShard(scores[0], targets[0], scores[1], targets[1])
         found.append((where, gather_all(share, ProcessGroup())[1]))
     return found
 
@@ -113,7 +114,7 @@ def test_truth_across_ranks_is_that_of_one_batch(tmp_path):
             n, m = len(mine.image_ids), len(got.texts)
             texts = [mine.texts[j] for j in got.texts.tolist()]
             assert texts == list(want.texts[column : column + m])
-            some = (got.rows, got.columns, everything, want.targets)
+            some = (got.row_targets, got.column_targets, everything, want.targets)
             for own, other, both, y in zip(*map(parts_of, some), strict=True):
                 assert own.equal(y[row : row + n])
                 assert other.equal(y[:, column : column + m])
@@ -130,15 +131,15 @@ def test_without_merging_every_text_keeps_its_column_and_its_truth(tmp_path):
         names = [name for one in batches for name in one.text_ids]
         for rank, mine in enumerate(batches):
             got, everything = given[rank][number]
-            for targets in (got.rows, got.columns, everything):
+            for targets in (got.row_targets, got.column_targets, everything):
                 assert targets.mined_negatives is None
             assert got.texts.tolist() == list(range(len(mine.texts)))
             want = [[name in true for name in names] for true in mine.true_ids]
-            assert got.rows.truth.tolist() == want
+            assert got.row_targets.truth.tolist() == want
             stop = got.column_start + len(mine.texts)
-            block = got.rows.same_group[:, got.column_start : stop]
+            block = got.row_targets.same_group[:, got.column_start : stop]
             assert block.equal(mine.targets.same_group)
-            assert got.rows.same_group.sum() == block.sum()
+            assert got.row_targets.same_group.sum() == block.sum()
 
 
 class Spread(Objective):

@@ -44,7 +44,7 @@ def test_a_dual_adapter_gives_all_that_objectives_need(frozen, chunk):
     torch.testing.assert_close(got.rows.reference, own_scores(Toy()))
     assert not got.rows.reference.requires_grad
     with torch.no_grad():
-        features = [scores.inputs.encode_batch(side, BATCH) for side in ("image", "text")]
+        features = [scores.features.encode_batch(side, BATCH) for side in ("image", "text")]
     want = made.embed_patches(features[0]), made.embed_words(features[1])
     for ours, theirs in zip((inner.image_tokens, inner.text_tokens), want, strict=True):
         torch.testing.assert_close(ours.values, theirs.values)

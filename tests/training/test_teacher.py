@@ -48,6 +48,27 @@ def test_the_teacher_scores_the_pairs_of_a_group_or_all(whole):
             assert got.values[i, j].item() == pytest.approx(float(want))
 
 
+class Both(Together):
+    """Matching scores, and contrastive ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.contrast = Tune()
+
+    def attach(self, backbone):
+        self.contrast.attach(backbone)
+        super().attach(backbone)
+
+
+def test_contrastive_scores_have_the_teacher_and_the_frozen_backbone_beside_them():
+    needs = {"contrast", "teacher", "reference"}
+    scores = TrainingScores(Toy(), Both(), AllPairs(), needs, teacher=toy_teacher())
+    shard = scores.shard(batch(groups((3,))[0]), ProcessGroup(), torch.Generator())
+    for part in (shard.rows, shard.contrast.rows, shard.contrast.columns):
+        assert part.teacher.values.equal(shard.rows.teacher.values)
+        assert part.reference.equal(shard.rows.reference)
+
+
 def lesson(rank, corpus):
     """The loss of a rank's part and its gradient, for a batch whose captions ranks share."""
     group = ProcessGroup()

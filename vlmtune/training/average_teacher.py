@@ -19,9 +19,8 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.features.store_key import Modality
 from vlmtune.training.batch_features import BatchFeatures
-from vlmtune.training.score_shards import dual_score_shard
-from vlmtune.training.shard_layout import ShardLayout
-from vlmtune.types import Batch, Features, Pooled, ScoreShard
+from vlmtune.training.score_shards import TrainingShard, dual_score_shard
+from vlmtune.types import Batch, Features, Pooled
 
 
 class AverageTeacher(nn.Module):
@@ -94,28 +93,22 @@ class AverageTeacher(nn.Module):
     @torch.no_grad()
     def add(
         self,
-        shard: ScoreShard,
+        shard: TrainingShard,
         batch: Batch,
-        features: Mapping[Modality, Features],
+        known: Mapping[Modality, Features],
         chunk: int | None,
-        layout: ShardLayout,
         group: ProcessGroup,
-    ) -> ScoreShard:
+    ) -> TrainingShard:
         """Returns the scores with the embeddings by the averaged weights beside them.
 
-        `features` are frozen ones of the batch, which the model shares.
+        `known` are frozen features of the batch, which the model shares.
         """
         if batch.token_ids is not None:
             self.backbone.use_tokens(batch.texts, batch.token_ids)
-        image = features.get("image")
-        if image is None:
-            image = self.features.encode_batch("image", batch, chunk)
-        text = features.get("text")
-        if text is None:
-            text = self.features.encode_batch("text", batch, chunk)
+        image, text = self.features.encode_both(batch, chunk, known)
         images = Pooled(self.adapter.embed_image(image))
         texts = Pooled(self.adapter.embed_text(text))
-        averaged = dual_score_shard(self.adapter, images, texts, layout, group)
+        averaged = dual_score_shard(self.adapter, images, texts, shard.layout, group)
         rows = replace(shard.rows, average=averaged.rows.embedded)
         columns = replace(shard.columns, average=averaged.columns.embedded)
         return replace(shard, rows=rows, columns=columns)

@@ -18,7 +18,7 @@ from vlmtune.features.image_digests import image_digests
 from vlmtune.features.store import FeatureStore
 from vlmtune.features.store_key import Modality, StoreDType, source_digest
 from vlmtune.training.recompute import in_chunks
-from vlmtune.types import Batch, Features, FeatureSpec, concatenate
+from vlmtune.types import Batch, Features, FeatureSpec, Pooled, concatenate
 
 TEXTS_AT_A_TIME = 512  # captions in a call of the backbone while a store is built
 
@@ -122,19 +122,30 @@ class BatchFeatures:
 
     def encode_batch(self, modality: Modality, batch: Batch, chunk: int | None = None) -> Features:
         """Returns the features of all images or all texts of a batch."""
-        if modality == "image":
-            rows = len(batch.image_ids)
-            is_stored = self.images is not None
-        else:
-            rows = len(batch.texts)
-            is_stored = self.texts is not None
-        if is_stored:
+        store = self.images if modality == "image" else self.texts
+        if store is not None:
             chunk = None  # reading keeps no activations
         # Nothing before a frozen representation is trained.
         is_trained = not self.specs[modality].frozen
         encode = partial(self.encode_rows, modality, batch)
         with torch.set_grad_enabled(is_trained and torch.is_grad_enabled()):
-            return in_chunks(encode, rows, chunk, self.backbone.device)
+            return in_chunks(encode, row_count(modality, batch), chunk, self.backbone.device)
+
+    def encode_both(
+        self, batch: Batch, chunk: int | None, known: Mapping[Modality, Features]
+    ) -> tuple[Any, Any]:
+        """Returns the features of all images and of all texts of a batch.
+
+        `known` are features of the batch by the same backbone; those of this kind are returned.
+        """
+        both: list[Features] = []
+        for modality, spec in self.specs.items():  # images come first
+            features = known.get(modality)
+            if features is None or isinstance(features, Pooled) != (spec.kind == "pooled"):
+                features = self.encode_batch(modality, batch, chunk)
+            both.append(features)
+        image, text = both
+        return image, text
 
     def encode_rows(self, modality: Modality, batch: Batch, rows: slice) -> Features:
         """Returns the features of the chosen images or texts of a batch.
@@ -169,3 +180,8 @@ class BatchFeatures:
         row_of = {text: row for row, text in enumerate(known + missing)}
         rows = [row_of[text] for text in texts]
         return concatenate(parts).take(torch.tensor(rows))
+
+
+def row_count(modality: Modality, batch: Batch) -> int:
+    """How many images or texts a batch has."""
+    return len(batch.image_ids) if modality == "image" else len(batch.texts)

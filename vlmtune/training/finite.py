@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.training.shard_layout import shard_layout
+from vlmtune.training.score_shards import TrainingShard
 from vlmtune.training.signals import Signals
-from vlmtune.types import Batch, Scores, ScoreShard, send
+from vlmtune.types import Batch, Scores, send
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,12 @@ class BatchCheck:
     sums: Float[Tensor, "s"]
     rows: Scores  # of the rank, and which were computed, as in `ScoreShard`
     columns: Scores  # likewise
+    texts: Int[Tensor, "m"]  # which texts of the batch are its columns
     batch: Batch  # of the rank, without its pixels
 
 
 def batch_check(
-    shard: ScoreShard,
+    shard: TrainingShard,
     parts: Float[Tensor, "k"],
     batch: Batch,
     group: ProcessGroup,
@@ -56,22 +57,20 @@ def batch_check(
     rows = Scores(shard.rows.values.detach(), shard.rows.computed)
     columns = Scores(shard.columns.values.detach(), shard.columns.computed)
     batch = replace(batch, pixels=None)
-    return BatchCheck(sums, rows, columns, batch)
+    return BatchCheck(sums, rows, columns, shard.layout.texts, batch)
 
 
-def first_wrong_record(check: BatchCheck, group: ProcessGroup, merged: bool) -> str:
+def first_wrong_record(check: BatchCheck, group: ProcessGroup) -> str:
     """Returns the key of the first record with an image or a text that has no finite score.
 
-    If there is none, it is the first record with any score that is not finite. `merged` is as in
-    `shard_layout`.
+    If there is none, it is the first record with any score that is not finite.
     """
     # A text or an image without any finite score is the cause, others only meet it.
     batch = check.batch
     images = _none_finite(check.rows.values, check.rows.computed)
     texts = _none_finite(check.columns.values.T, check.columns.computed.T)
     # A text counts for the records of this rank that it belongs to.
-    layout = shard_layout(batch, group, merged)
-    same_group = batch.targets.same_group[:, layout.texts]
+    same_group = batch.targets.same_group[:, check.texts]
     certain = images | (same_group & texts).any(dim=1)
     is_wrong = ~check.rows.values.isfinite()
     possible = is_wrong.any(dim=1)

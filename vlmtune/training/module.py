@@ -327,7 +327,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals, ClipsGradients):
         if signals is not None:
             signals.agree(others[: -len(names)])
         if wrong:
-            key = first_wrong_record(check, group, merged=not self.adapter.joint)
+            key = first_wrong_record(check, group)
             wanted = f"finite scores for {', '.join(names)}"
             self._stop(wanted, "NaN or infinity", f"first record {key!r}", group)
         for name, loss in zip(names, losses, strict=True):

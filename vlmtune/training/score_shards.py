@@ -5,7 +5,7 @@ Never: scores over the network if embeddings are enough; memory grows with N, no
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from jaxtyping import Float
 from torch import Tensor
@@ -27,28 +27,43 @@ from vlmtune.types import (
 Embeddings = Pooled | PooledTokens
 
 
+@dataclass(frozen=True)
+class TrainingShard(ScoreShard):
+    """A `ScoreShard`, and where its rows and columns lie among those of all ranks."""
+
+    layout: ShardLayout = field(kw_only=True)
+    contrast: "TrainingShard | None" = None
+
+
 def dual_score_shard(
     adapter: DualAdapter,
     image: Embeddings,
     text: Embeddings,
     layout: ShardLayout,
     group: ProcessGroup,
-) -> ScoreShard:
+) -> TrainingShard:
     """Scores the rank's images against all texts, and all images against the rank's texts."""
     if group.size == 1:
         scores = _scores(adapter, image, text)
-        return ScoreShard(scores, layout.rows, scores, layout.columns)
+        return _shard(scores, scores, layout)
     # A text of several ranks is a column of the first alone, so that it counts once.
     text = text[layout.texts]
     all_images = group.gather(image, layout.image_counts)
     all_texts = group.gather(text, layout.text_counts)
-    return ScoreShard(
-        _scores(adapter, image, all_texts),
-        layout.rows,
-        _scores(adapter, all_images, text),
-        layout.columns,
+    rows = _scores(adapter, image, all_texts)
+    columns = _scores(adapter, all_images, text)
+    return _shard(rows, columns, layout)
+
+
+def _shard(rows: Scores, columns: Scores, layout: ShardLayout) -> TrainingShard:
+    return TrainingShard(
+        rows,
+        layout.row_targets,
+        columns,
+        layout.column_targets,
         layout.row_start,
         layout.column_start,
+        layout=layout,
     )
 
 
@@ -64,24 +79,19 @@ def _scores(adapter: DualAdapter, image: Embeddings, text: Embeddings) -> Scores
     return replace(scores, embedded=embedded)
 
 
-def joint_score_shard(scores: Scores, layout: ShardLayout, group: ProcessGroup) -> ScoreShard:
+def joint_score_shard(scores: Scores, layout: ShardLayout, group: ProcessGroup) -> TrainingShard:
     """Pads the scores of a rank's own pairs to the size of all ranks; other pairs have no score."""
     if group.size == 1:
-        return ScoreShard(scores, layout.rows, scores, layout.columns)
+        return _shard(scores, scores, layout)
     n, m = scores.values.shape
     # The rank's own block of pairs lies within its strip of rows and its strip of columns.
     left = layout.column_start
-    right = layout.rows.truth.shape[1] - left - m
+    right = layout.row_targets.truth.shape[1] - left - m
     above = layout.row_start
-    below = layout.columns.truth.shape[0] - above - n
-    return ScoreShard(
-        _padded(scores, (left, right)),
-        layout.rows,
-        _padded(scores, (0, 0, above, below)),
-        layout.columns,
-        layout.row_start,
-        layout.column_start,
-    )
+    below = layout.column_targets.truth.shape[0] - above - n
+    rows = _padded(scores, (left, right))
+    columns = _padded(scores, (0, 0, above, below))
+    return _shard(rows, columns, layout)
 
 
 def _padded(scores: Scores, edges: tuple[int, ...]) -> Scores:
@@ -93,15 +103,18 @@ def _padded(scores: Scores, edges: tuple[int, ...]) -> Scores:
 
 
 def with_reference(
-    shard: ScoreShard,
+    shard: TrainingShard,
     image: Float[Tensor, "n d"],
     text: Float[Tensor, "m d"],
     scale: float,
     bias: float,
-    layout: ShardLayout,
     group: ProcessGroup,
-) -> ScoreShard:
+) -> TrainingShard:
     """Adds the scores of the frozen backbone itself."""
+    if shard.contrast is not None:
+        contrast = with_reference(shard.contrast, image, text, scale, bias, group)
+        shard = replace(shard, contrast=contrast)
+    layout = shard.layout
     # Gathered after they are normalised, so that each rank normalises only its own.
     image = normalize(image, dim=-1)
     text = normalize(text[layout.texts], dim=-1)
@@ -119,11 +132,11 @@ def with_reference(
 
 def with_phrases(
     adapter: DualAdapter,
-    shard: ScoreShard,
+    shard: TrainingShard,
     phrases: Pooled,
     layout: ShardLayout,
     group: ProcessGroup,
-) -> ScoreShard:
+) -> TrainingShard:
     """Adds the scores of the rank's images against the phrases of all ranks, to its rows alone."""
     assert shard.rows.embedded is not None
     # A phrase of several ranks is a column of the first alone, so that it counts once.
@@ -131,8 +144,8 @@ def with_phrases(
     all_phrases = group.gather(rank_phrases, layout.text_counts)
     scores = adapter.scores(shard.rows.embedded.image, all_phrases.values)
     assert scores.embedded is not None
-    truth = layout.rows.truth
-    foils = layout.rows.same_group & ~truth
+    truth = layout.row_targets.truth
+    foils = layout.row_targets.same_group & ~truth
     phrase_scores = PhraseScores(scores.values, truth, scores.embedded.text, foils)
     rows = replace(shard.rows, phrases=phrase_scores)
     return replace(shard, rows=rows)

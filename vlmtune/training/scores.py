@@ -7,7 +7,6 @@ Never: a loss.
 import copy
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,19 +19,19 @@ from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.features.store_key import Modality, StoreDType
 from vlmtune.objectives.base import Need
 from vlmtune.pairs.base import PairPolicy
-from vlmtune.training.batch_features import BatchFeatures, CorpusContent
-from vlmtune.training.contrast import Contrast, contrastive_scores
+from vlmtune.training.batch_features import BatchFeatures, CorpusContent, row_count
 from vlmtune.training.needs import check_mined, check_pairs, contrast_of
 from vlmtune.training.recompute import in_chunks
 from vlmtune.training.reference import Reference
 from vlmtune.training.score_shards import (
     Embeddings,
+    TrainingShard,
     dual_score_shard,
     joint_score_shard,
     with_phrases,
 )
 from vlmtune.training.shard_layout import ShardLayout, shard_layout
-from vlmtune.types import Batch, Features, Pooled, PooledTokens, ScoreShard
+from vlmtune.types import Batch, Features, Pooled, PooledTokens
 
 if TYPE_CHECKING:  # most runs have no teacher
     from vlmtune.training.average_teacher import AverageTeacher
@@ -67,7 +66,7 @@ class TrainingScores:
         if inputs_frozen and not trains_backbone:
             original = None
         self.original = original
-        self.inputs = BatchFeatures(backbone, adapter.image_input, adapter.text_input)
+        self.features = BatchFeatures(backbone, adapter.image_input, adapter.text_input)
         self.reference = Reference(original or backbone)
         self.adapter = adapter
         self.pairs = pairs
@@ -78,39 +77,36 @@ class TrainingScores:
 
     def open(self, root: Path, corpus: CorpusContent, fingerprint: str, dtype: StoreDType) -> None:
         """Opens the stores of all features that are frozen, building those that are missing."""
-        self.inputs.open(root, corpus, fingerprint, dtype)
+        self.features.open(root, corpus, fingerprint, dtype)
         needs_pixels = False
         if self.teacher is not None:
             self.teacher.open(root, corpus, dtype)
             needs_pixels = self.teacher.features.images is None
-        if self.inputs.images is not None and not needs_pixels:
-            corpus.use_stored_images(self.inputs.images)
+        if self.features.images is not None and not needs_pixels:
+            corpus.use_stored_images(self.features.images)
         if "reference" in self.needs:
             self.reference.open(root, corpus, fingerprint, dtype)
 
-    def shard(self, batch: Batch, group: ProcessGroup, generator: torch.Generator) -> ScoreShard:
+    def shard(self, batch: Batch, group: ProcessGroup, generator: torch.Generator) -> TrainingShard:
         """Scores this rank's shard of the batch of all ranks."""
         if batch.token_ids is not None:
-            self.inputs.backbone.use_tokens(batch.texts, batch.token_ids)
+            self.features.backbone.use_tokens(batch.texts, batch.token_ids)
         layout = shard_layout(batch, group, merged=not self.adapter.joint)
-        # A joint adapter may have contrastive scores besides. Of a dual adapter the reference uses
-        # frozen features again.
-        contrast: Contrast | None = None
-        features: dict[Modality, Features] = {}
+        known: dict[Modality, Features] = {}  # frozen features that others read again
         if isinstance(self.adapter, DualAdapter):
-            shard = self._dual_shard(self.adapter, batch, layout, group, features)
+            shard = self._dual_shard(self.adapter, batch, layout, group, known)
         else:
-            shard, contrast = self._joint_shard(batch, layout, group, generator)
+            shard = self._joint_shard(batch, layout, group, generator)
         self.scored = shard.rows.computed.sum()  # pairs of this rank, for the run's monitor
         if self.teacher is not None:
-            shard = self.teacher.add(shard, contrast, batch, self.chunk, layout, group)
+            shard = self.teacher.add(shard, batch, self.chunk, group)
         if self.average is not None:
-            shard = self.average.add(shard, batch, features, self.chunk, layout, group)
+            shard = self.average.add(shard, batch, known, self.chunk, group)
         if "reference" not in self.needs:
             return shard
         if self.original is not None:
-            features = {}  # of the trained backbone, not of the reference
-        return self.reference.add(shard, contrast, batch, features, self.chunk, layout, group)
+            known = {}  # of the trained backbone, not of the reference
+        return self.reference.add(shard, batch, known, self.chunk, group)
 
     def _dual_shard(
         self,
@@ -118,12 +114,12 @@ class TrainingScores:
         batch: Batch,
         layout: ShardLayout,
         group: ProcessGroup,
-        features: dict[Modality, Features],
-    ) -> ScoreShard:
-        """Scores all pairs by their embeddings; `features` gets those that are frozen."""
+        known: dict[Modality, Features],
+    ) -> TrainingShard:
+        """Scores all pairs by their embeddings; `known` gets the features that are frozen."""
         tokens = "tokens" in self.needs
-        image = self._embed("image", batch, features, tokens)
-        text = self._embed("text", batch, features, tokens)
+        image = self._embed("image", batch, known, tokens)
+        text = self._embed("text", batch, known, tokens)
         shard = dual_score_shard(adapter, image, text, layout, group)
         if batch.phrases is None or "phrases" not in self.needs:
             return shard
@@ -138,28 +134,43 @@ class TrainingScores:
 
     def _joint_shard(
         self, batch: Batch, layout: ShardLayout, group: ProcessGroup, generator: torch.Generator
-    ) -> tuple[ScoreShard, Contrast | None]:
+    ) -> TrainingShard:
         """Scores chosen pairs of the rank's own batch."""
-        image = self.inputs.encode_batch("image", batch, self.chunk)
-        text = self.inputs.encode_batch("text", batch, self.chunk)
+        image, text = self.features.encode_both(batch, self.chunk, {})
         # Contrastive scores come first, as pairs may be chosen by them.
-        contrast = contrastive_scores(self.contrast, image, text, self.chunk, batch, group)
-        pairs = None
+        contrast = reference = pairs = None
+        if self.contrast is not None:
+            contrast, reference = self._contrastive(self.contrast, image, text, batch, group)
         if self.adapter.joint:
-            pairs = self._choose_pairs(batch, generator, contrast)
+            pairs = self._choose_pairs(batch, generator, reference)
         scores = self.adapter(image, text, pairs)
         # Under autocast some heads score in half precision, which would round losses.
         dtype = torch.promote_types(scores.values.dtype, torch.float32)
         scores = replace(scores, values=scores.values.to(dtype))
-        shard = joint_score_shard(scores, layout, group)
-        if contrast is not None:
-            shard = replace(shard, contrast=contrast.shard)
-        return shard, contrast
+        return replace(joint_score_shard(scores, layout, group), contrast=contrast)
+
+    def _contrastive(
+        self,
+        adapter: DualAdapter,
+        image: Features,
+        text: Features,
+        batch: Batch,
+        group: ProcessGroup,
+    ) -> tuple[TrainingShard, Tensor]:
+        """Contrastive scores, and those of the rank's own batch without a gradient."""
+        # Chunks free the activations of the towers' ends, as for a dual adapter.
+        images = self._in_chunks(_embedder(adapter, "image"), image)
+        texts = self._in_chunks(_embedder(adapter, "text"), text)
+        # A caption of several ranks is one column, unlike in matching scores.
+        layout = shard_layout(batch, group, merged=True)
+        with torch.no_grad():
+            reference = adapter.compare(images.values, texts.values)
+        return dual_score_shard(adapter, images, texts, layout, group), reference
 
     def _choose_pairs(
-        self, batch: Batch, generator: torch.Generator, contrast: Contrast | None
+        self, batch: Batch, generator: torch.Generator, reference: Tensor | None
     ) -> Tensor:
-        """Chooses pairs of the rank's batch, by contrastive scores if there are any.
+        """Chooses pairs of the rank's batch, by these scores or those of the frozen backbone.
 
         On the CPU, which needs their number; only a policy that ranks by scores waits for a GPU.
         """
@@ -168,36 +179,38 @@ class TrainingScores:
             check_mined(self.pairs, targets)
         if not self.pairs.needs_reference:
             return self.pairs(targets, generator)
-        if contrast is not None:
-            return self.pairs(targets, generator, contrast.local.cpu())
-        reference = self.reference.scores(batch, self.chunk)
+        if reference is None:
+            reference = self.reference.scores(batch, self.chunk)
         return self.pairs(targets, generator, reference.cpu())
 
     def _embed(
-        self, side: Modality, batch: Batch, features: dict[Modality, Features], tokens: bool
+        self, modality: Modality, batch: Batch, known: dict[Modality, Features], tokens: bool
     ) -> Embeddings:
-        """Embeds one side, with its tokens where `tokens` is set; notes frozen features."""
-        embed = self._embedder(side, tokens)
-        if self.inputs.specs[side].frozen:
+        """Embeds one modality, with its tokens where `tokens` is set; notes frozen features."""
+        embed = _embedder(self.adapter, modality, tokens)
+        if self.features.specs[modality].frozen:
             # A frozen backbone has no activations to recompute, only the adapter has.
-            frozen = self.inputs.encode_batch(side, batch, self.chunk)
-            features[side] = frozen
-            count = len(frozen)
-            rows_of = frozen.__getitem__
-        else:
-            # The backbone runs within a chunk, so that its activations are freed with it.
-            count = len(batch.image_ids) if side == "image" else len(batch.texts)
-            rows_of = partial(self.inputs.encode_rows, side, batch)
+            known[modality] = self.features.encode_batch(modality, batch, self.chunk)
+            return self._in_chunks(embed, known[modality])
 
+        # The backbone runs within a chunk, so that its activations are freed with it.
         def embed_rows(rows: slice) -> Embeddings:
-            return embed(rows_of(rows))
+            return embed(self.features.encode_rows(modality, batch, rows))
 
-        return in_chunks(embed_rows, count, self.chunk, self.inputs.backbone.device)
+        count = row_count(modality, batch)
+        return in_chunks(embed_rows, count, self.chunk, self.features.backbone.device)
 
-    def _embedder(self, side: Modality, tokens: bool) -> Callable[[Features], Embeddings]:
-        adapter: Any = self.adapter
-        embed = adapter.embed_image if side == "image" else adapter.embed_text
-        if not tokens:
-            return lambda features: Pooled(embed(features))
-        each = adapter.embed_patches if side == "image" else adapter.embed_words
-        return lambda features: PooledTokens(embed(features), each(features))
+    def _in_chunks(self, embed: Callable[[Features], Any], features: Features) -> Any:
+        return in_chunks(
+            lambda rows: embed(features[rows]), len(features), self.chunk, features.device
+        )
+
+
+def _embedder(
+    adapter: Any, modality: Modality, tokens: bool = False
+) -> Callable[[Features], Embeddings]:
+    embed = adapter.embed_image if modality == "image" else adapter.embed_text
+    if not tokens:
+        return lambda features: Pooled(embed(features))
+    each = adapter.embed_patches if modality == "image" else adapter.embed_words
+    return lambda features: PooledTokens(embed(features), each(features))

@@ -45,8 +45,8 @@ class ShardLayout:
     texts: Int[Tensor, "m"]  # which texts of the rank's batch are columns of this rank
     row_start: int  # position of its first image
     column_start: int  # position of its first text
-    rows: Targets  # of its images against all texts
-    columns: Targets  # of all images against its texts
+    row_targets: Targets  # of its images against all texts
+    column_targets: Targets  # of all images against its texts
     text_columns: Int[Tensor, "t"]  # of each text of its batch, which may be another rank's column
     # How many images and how many columns each rank has; a single rank needs no numbers.
     image_counts: tuple[int, ...] = ()
@@ -97,8 +97,8 @@ def shard_layout(batch: Batch, group: ProcessGroup, merged: bool) -> ShardLayout
         row_start=rows.start,
         column_start=columns.start,
         # Its rows are of this rank's images alone, its columns of the images of all ranks.
-        rows=_targets([placed[group.rank]], rows, all_columns).to(device),
-        columns=_targets(placed, all_rows, columns).to(device),
+        row_targets=_targets([placed[group.rank]], rows, all_columns).to(device),
+        column_targets=_targets(placed, all_rows, columns).to(device),
         text_columns=torch.tensor(column_of, dtype=torch.int64, device=device),
         image_counts=image_counts,
         text_counts=text_counts,

@@ -20,9 +20,8 @@ from vlmtune.errors import UserError
 from vlmtune.features.store_key import StoreDType
 from vlmtune.model.resolving import load
 from vlmtune.training.batch_features import BatchFeatures, CorpusContent
-from vlmtune.training.contrast import Contrast
-from vlmtune.training.shard_layout import ShardLayout
-from vlmtune.types import Batch, Scores, ScoreShard, send
+from vlmtune.training.score_shards import TrainingShard
+from vlmtune.types import Batch, Scores, send
 
 
 class Teacher(nn.Module):
@@ -78,30 +77,18 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def add(
-        self,
-        shard: ScoreShard,
-        contrast: Contrast | None,
-        batch: Batch,
-        chunk: int | None,
-        layout: ShardLayout,
-        group: ProcessGroup,
-    ) -> ScoreShard:
+        self, shard: TrainingShard, batch: Batch, chunk: int | None, group: ProcessGroup
+    ) -> TrainingShard:
         """Returns the scores with the teacher's scores beside them."""
         pairs = batch.targets.on_cpu().same_group
         if self.whole:
             pairs = torch.ones_like(pairs)
-        image = self.features.encode_batch("image", batch, chunk)
-        text = self.features.encode_batch("text", batch, chunk)
+        image, text = self.features.encode_both(batch, chunk, {})
         scores = self.adapter(image, text, pairs)
         # A dual teacher scores every pair, and those that nobody asked for must not teach.
         computed = send(pairs, scores.values.device)
         values = scores.values.masked_fill(~computed, 0)
-        teacher = Scores(values, computed)
-        if contrast is not None:
-            # Contrastive scores have other columns than matching scores.
-            contrast_shard = with_teacher(contrast.shard, teacher, contrast.layout, group)
-            shard = replace(shard, contrast=contrast_shard)
-        return with_teacher(shard, teacher, layout, group)
+        return with_teacher(shard, Scores(values, computed), group)
 
 
 def load_teacher(name: str, whole: bool) -> Teacher:
@@ -113,10 +100,12 @@ def load_teacher(name: str, whole: bool) -> Teacher:
     return teacher
 
 
-def with_teacher(
-    shard: ScoreShard, teacher: Scores, layout: ShardLayout, group: ProcessGroup
-) -> ScoreShard:
+def with_teacher(shard: TrainingShard, teacher: Scores, group: ProcessGroup) -> TrainingShard:
     """Adds a teacher's scores of each rank's n images and t texts to the scores of all ranks."""
+    if shard.contrast is not None:
+        contrast = with_teacher(shard.contrast, teacher, group)
+        shard = replace(shard, contrast=contrast)
+    layout = shard.layout
     if group.size == 1:
         rows = replace(shard.rows, teacher=teacher)
         return replace(shard, rows=rows, columns=rows)
