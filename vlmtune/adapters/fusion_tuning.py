@@ -197,9 +197,8 @@ class EndsOfTowers(DualAdapter[Tokens, Tokens]):
         tower = self._towers[side]
         first = tower.layers + 1 + spec.layer
         if spec.kind == "words":
-            first = 0
-        if spec.kind == "words":
             assert isinstance(tower, TextTower)
+            first = 0
             state = tower.start(state)
         last = tower.run(state, first, tower.layers)
         return tower.finish(last)

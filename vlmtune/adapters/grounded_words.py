@@ -16,7 +16,7 @@ from torch.nn.functional import layer_norm, logsigmoid, normalize, pad
 from typing_extensions import override
 
 from vlmtune.adapters.base import Dropout, EarlyLayer, JointAdapter, Numbers, PairScores, Vectors
-from vlmtune.adapters.fusion_styles.attention import masked_softmax
+from vlmtune.adapters.fusion_styles.attention import masked_softmax, split_heads
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.negations import Negations
 from vlmtune.adapters.patch_grid import coordinates, square_side, with_neighbours
@@ -317,19 +317,19 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         # Not by slices, whose gradients are padded to the whole and added.
         keys, values, patches = image.values.split(self.patch_sizes, dim=2)
         queries, content, location, meanings = words.split(self.word_sizes, dim=2)
-        keys = self._by_head(keys)
-        values = self._by_head(values)
+        keys = split_heads(keys, self.heads)
+        values = split_heads(values, self.heads)
         # What each patch counts for, if the word reads it: by its content and its location.
-        weight = self._by_head(content) @ values.mT / self._root
+        weight = split_heads(content, self.heads) @ values.mT / self._root
         if self.locations:
             grid = self.grid.T.to(keys.dtype)
-            weight = weight + self._by_head(location) @ grid
+            weight = weight + split_heads(location, self.heads) @ grid
         if self.compares:
             # The mean over the heads, once the sum below is halved.
             compared = meanings @ patches.mT
             weight = weight + 2 / self.heads * compared[:, None]
         # A word sums over the patches what they count for, by how much it reads each.
-        read = self._read(keys, self._by_head(queries), image)
+        read = self._read(keys, split_heads(queries, self.heads), image)
         return (read * weight).sum(dim=(1, 3)) / 2
 
     def _evidence_of_images(self, image: Tokens, text: Tokens) -> PairScores:
@@ -338,8 +338,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         The heads of the text stand in a block-diagonal matrix, so that no image is copied by head.
         """
         queries, content, location, meanings = text.values.split(self.word_sizes, dim=2)
-        queries = self._by_head(queries)[0]
-        content = self._by_head(content)[0]
+        queries = split_heads(queries, self.heads)[0]
+        content = split_heads(content, self.heads)[0]
         # (2 width, 2 heads x words): each head reads its own part of keys and values.
         blocks = torch.block_diag(*queries.mT, *content.mT) / self._root
         if self.compares:
@@ -354,7 +354,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         both = image.values @ blocks
         products, weight = both.chunk(2, dim=2)
         if self.locations:
-            location = self._by_head(location)[0].flatten(0, 1)
+            location = split_heads(location, self.heads)[0].flatten(0, 1)
             grid = self.grid.to(weight.dtype)
             weight = weight + grid @ location.T
         read = masked_softmax(products, image.mask[:, :, None], dim=1)
@@ -416,8 +416,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     @override
     def reading(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P words patches"]:
         r"""The mean over the heads of $a_{whp}$."""
-        keys = self._by_head(image.tokens.values[:, :, : self.width])
-        queries = self._by_head(text.tokens.values[:, :, : self.width])
+        keys = split_heads(image.tokens.values[:, :, : self.width], self.heads)
+        queries = split_heads(text.tokens.values[:, :, : self.width], self.heads)
         return self._read(keys, queries, image.tokens).mean(dim=1)
 
     def _read(
@@ -463,6 +463,3 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     def _root(self) -> float:
         r"""$\sqrt{w_h}$."""
         return math.sqrt(self.width / self.heads)
-
-    def _by_head(self, values: Float[Tensor, "P t x"]) -> Float[Tensor, "P heads t y"]:
-        return values.unflatten(2, (self.heads, -1)).transpose(1, 2)

@@ -23,7 +23,7 @@ from vlmtune.storage.files import regular
 from vlmtune.types import ImageRef
 
 MAX_PIXELS = 64_000_000
-"""Largest image to decode: 64 megapixels are 192 MB of RGB."""
+"""Largest width x height of a file and of a box: 64 megapixels are 192 MB of RGB."""
 
 # Formats of image corpora; plug-ins that run other programs (EPS) or fetch data are left out.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
@@ -38,13 +38,7 @@ SUFFIXES = (
 Box = tuple[int, int, int, int]
 
 
-def open_image(
-    source: bytes | Path,
-    box: Box | None = None,
-    max_pixels: int = MAX_PIXELS,
-    smallest: int | None = None,
-    plain: bool = False,
-) -> Image.Image:
+def open_image(source: bytes | Path, box: Box | None = None, plain: bool = False) -> Image.Image:
     """Decodes an image to RGB (`vlmtune.data.rgb`), turned upright by its EXIF, then cropped.
 
     A file that ends in `.npy` is a video frame from OpenCV, as EqBen stores it: an array of bytes,
@@ -56,9 +50,6 @@ def open_image(
         source: The encoded image, or its file.
         box: `(x, y, width, height)` in pixels of the upright image. It may reach outside, where the
             result is black.
-        max_pixels: Largest width x height, of the file and of the box.
-        smallest: Width and height that suffice, without a box: a JPEG is then decoded at the
-            smallest of its sizes that has both, in a fraction of the time and memory.
         plain: Whether pixels become RGB as by Pillow's `convert`, which published scripts call: it
             drops transparency, and makes 16 bits white.
 
@@ -73,10 +64,10 @@ def open_image(
             reason = "it is not a file" if source.exists() else "it is missing"
             raise _RefusedError(reason)
         if isinstance(source, Path) and source.suffix == ".npy":
-            image = _frame(source, max_pixels)
+            image = _frame(source)
         else:
-            image = _decode(source, max_pixels, smallest, plain)
-        return _crop(image, box, max_pixels)
+            image = _decode(source, plain)
+        return _crop(image, box)
     except Exception as error:  # on damaged bytes decoders and numpy raise anything
         refused = _refused(error, source)
         if isinstance(source, Path):
@@ -104,9 +95,10 @@ def digest(ref: ImageRef) -> str:
     return state.hexdigest()
 
 
-def content_digest(content: bytes, box: Box | None = None) -> str:
-    """Returns the `digest` of a file with this content."""
-    return hashlib.sha256(content + repr(box).encode()).hexdigest()
+def content_digest(content: bytes) -> str:
+    """Returns the `digest` of a whole file with this content."""
+    no_box = repr(None).encode()
+    return hashlib.sha256(content + no_box).hexdigest()
 
 
 class _RefusedError(ValueError):
@@ -126,18 +118,14 @@ def formats() -> tuple[str, ...]:
     return (*FORMATS, HEIF)
 
 
-def _decode(
-    source: bytes | Path, max_pixels: int, smallest: int | None, plain: bool
-) -> Image.Image:
+def _decode(source: bytes | Path, plain: bool) -> Image.Image:
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     with warnings.catch_warnings():
         # Decoders warn of harmless details, such as broken EXIF.
         warnings.simplefilter("ignore")
         with Image.open(file, formats=formats()) as image:
             # The header has the size, so a bomb is an error before it is unpacked.
-            _check_size(image.size, max_pixels, "pixels")
-            if smallest is not None:
-                image.draft("RGB", (smallest, smallest))  # JPEG scales while it decodes
+            _check_size(image.size, "pixels")
             image.load()  # damage shows here, not when pixels are used
             # Unreadable EXIF has no orientation, and the pixels are sound.
             with contextlib.suppress(Exception):
@@ -166,7 +154,7 @@ def _unidentified(source: bytes | Path) -> _RefusedError:
     return _RefusedError("cannot identify image file")
 
 
-def _frame(path: Path, max_pixels: int) -> Image.Image:
+def _frame(path: Path) -> Image.Image:
     # Memory-mapped, so that shape and type are known before any data is read.
     array = np.lib.format.open_memmap(path, mode="r")
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
@@ -174,22 +162,22 @@ def _frame(path: Path, max_pixels: int) -> Image.Image:
             f"an array of {array.dtype} {array.shape}, not bytes of height x width x 3"
         )
     height, width, _ = array.shape
-    _check_size((width, height), max_pixels, "pixels")
+    _check_size((width, height), "pixels")
     rgb = np.ascontiguousarray(array[:, :, ::-1])  # OpenCV stores blue first
     return Image.fromarray(rgb)
 
 
-def _check_size(size: tuple[int, int], max_pixels: int, what: str) -> None:
+def _check_size(size: tuple[int, int], what: str) -> None:
     width, height = size
-    if width < 1 or height < 1 or width * height > max_pixels:
-        raise _RefusedError(f"{width} x {height} {what}, allowed are 1 to {max_pixels} pixels")
+    if width < 1 or height < 1 or width * height > MAX_PIXELS:
+        raise _RefusedError(f"{width} x {height} {what}, allowed are 1 to {MAX_PIXELS} pixels")
 
 
-def _crop(image: Image.Image, box: Box | None, max_pixels: int) -> Image.Image:
+def _crop(image: Image.Image, box: Box | None) -> Image.Image:
     if box is None:
         return image
     x, y, width, height = box
-    _check_size((width, height), max_pixels, "pixels in the box")
+    _check_size((width, height), "pixels in the box")
     right = x + width
     bottom = y + height
     if x >= image.width or y >= image.height or right <= 0 or bottom <= 0:

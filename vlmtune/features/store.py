@@ -123,8 +123,8 @@ class FeatureStore:
     def __reduce__(self) -> tuple[Any, ...]:
         return FeatureStore, (self.folder,)
 
-    def features(self, ids: Sequence[str], dtype: torch.dtype = torch.float32) -> Features:
-        """Returns the rows of `ids`, in their order, tokens padded to the longest."""
+    def features(self, ids: Sequence[str]) -> Features:
+        """Returns the rows of `ids` in float32, in their order, tokens padded to the longest."""
         try:
             numbers = [self._row[name] for name in ids]
         except KeyError:
@@ -135,7 +135,7 @@ class FeatureStore:
             ) from None
         rows = torch.tensor(numbers, dtype=torch.int64)
         if len(self._pieces) == 1 or not len(rows):
-            return self._read(0, rows, dtype)
+            return self._read(0, rows)
         # Rows of one piece are read together; the order is restored at the end.
         piece_of_row = torch.bucketize(rows, self._starts, right=True) - 1
         parts = []
@@ -143,16 +143,16 @@ class FeatureStore:
         for piece in piece_of_row.unique().tolist():
             of_piece = (piece_of_row == piece).nonzero().flatten()
             rows_in_piece = rows[of_piece] - self._starts[piece]
-            parts.append(self._read(piece, rows_in_piece, dtype))
+            parts.append(self._read(piece, rows_in_piece))
             positions.append(of_piece)
         order = torch.cat(positions).argsort()
         return concatenate(parts)[order]
 
-    def _read(self, piece: int, rows: Tensor, dtype: torch.dtype) -> Features:
+    def _read(self, piece: int, rows: Tensor) -> Features:
         """The rows of one piece, by their numbers in it."""
         values, offsets = self._pieces[piece]
         if offsets is None:
-            return Pooled(values[rows].to(dtype))
+            return Pooled(values[rows].float())
         # Tokens of all rows lie one after another; `offsets` says where each row begins.
         starts = offsets[rows]
         lengths = offsets[rows + 1] - starts
@@ -162,8 +162,7 @@ class FeatureStore:
         # (n, longest) numbers of stored tokens. Padding reads any that exists; it is zeroed below.
         numbers = starts[:, None] + position
         numbers.clamp_(max=len(values) - 1)
-        flat = values.index_select(0, numbers.reshape(-1))
-        flat = flat.to(dtype)
+        flat = values.index_select(0, numbers.reshape(-1)).float()
         tokens = flat.view(len(rows), longest, self.meta["width"])
         padding = ~mask
         if bool(padding.any()):

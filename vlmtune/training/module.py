@@ -29,7 +29,6 @@ from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.batch_features import CorpusContent
 from vlmtune.training.checkpoint_files import LAST_FINITE
 from vlmtune.training.checkpointing import TrainedWeights
-from vlmtune.training.clipping import ClipsGradients
 from vlmtune.training.finite import (
     BatchCheck,
     batch_check,
@@ -40,7 +39,7 @@ from vlmtune.training.finite import (
     gradient_norm,
 )
 from vlmtune.training.needs import check_needs, check_precision, check_teacher
-from vlmtune.training.optimization import parameter_groups, warmup_cosine
+from vlmtune.training.optimization import ClipsGradients, parameter_groups, warmup_cosine
 from vlmtune.training.score_shards import gather_all, local_scores
 from vlmtune.training.scores import TrainingScores
 from vlmtune.training.signals import Signals, StopsAtSignals

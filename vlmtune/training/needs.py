@@ -39,9 +39,8 @@ def contrast_of(adapter: Adapter) -> DualAdapter | None:
 
 
 def check_pairs(pairs: PairPolicy, backbone: Backbone) -> None:
-    """Raises a `UserError` if the pairs read scores that the backbone does not have."""
-    if pairs.needs_reference:
-        _refuse(_no_reference(backbone), f"choose other pairs than {type(pairs).__name__}")
+    """Raises a `UserError` if the backbone lacks the scores that the pairs read."""
+    _refuse(_no_reference(backbone), f"choose other pairs than {type(pairs).__name__}")
 
 
 def _refuse(reason: str | None, alternative: str) -> None:

@@ -1,4 +1,4 @@
-"""Parameter groups, and the learning-rate schedule that `AdaptationModule` sets up.
+"""Parameter groups, the learning-rate schedule and the clipping of `AdaptationModule`.
 
 In: trained parameters, and the length of the run. Out: groups for an optimizer, and a schedule.
 Never: an optimizer.
@@ -8,7 +8,12 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
+from pytorch_lightning import LightningModule
+from pytorch_lightning.plugins.precision import MixedPrecision, Precision
+from pytorch_lightning.utilities import GradClipAlgorithmType
 from torch import nn
+from typing_extensions import override
 
 
 def parameter_groups(
@@ -21,7 +26,6 @@ def parameter_groups(
         scales: Factors on the learning rate of some of them; groups have them as `scale`.
 
     Example:
-        >>> import torch
         >>> matrix, bias = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2))
         >>> [group["scale"] for group in parameter_groups([bias, matrix], [(matrix, 0.1)])]
         [0.1, 1.0]
@@ -67,3 +71,23 @@ def warmup_cosine(steps: int, warmup: float, final: float) -> Callable[[int], fl
         return final + (1 - final) * cosine
 
     return factor
+
+
+class ClipsGradients(LightningModule):
+    """A module that clips gradients in mixed precision also for a fused optimizer."""
+
+    @override
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clips gradients as Lightning does; with bf16-mixed also for a fused optimizer."""
+        precision = self.trainer.precision_plugin
+        if type(precision) is not MixedPrecision or precision.scaler is not None:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+            return
+        # Lightning refuses a fused optimizer, as it unscales gradients itself; bf16 has no scale.
+        algorithm = GradClipAlgorithmType(gradient_clip_algorithm or "norm")
+        Precision.clip_gradients(precision, optimizer, gradient_clip_val or 0, algorithm)
