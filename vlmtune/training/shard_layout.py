@@ -73,7 +73,8 @@ def shard_layout(batch: Batch, group: ProcessGroup, merged: bool) -> ShardLayout
     by_rank = group.objects(_rank_targets(batch))
     image_counts = tuple(len(targets.true_ids) for targets in by_rank)
     row_starts = [0, *accumulate(image_counts)]
-    columns_of, column_starts = _columns([targets.text_ids for targets in by_rank], merged)
+    text_ids = [targets.text_ids for targets in by_rank]
+    columns_of, text_columns, column_starts = _columns(text_ids, merged)
     text_counts = tuple(stop - start for start, stop in pairwise(column_starts))
     # Ranks follow one another, so a rank's rows and columns are ranges among all.
     all_rows = range(row_starts[-1])
@@ -82,14 +83,8 @@ def shard_layout(batch: Batch, group: ProcessGroup, merged: bool) -> ShardLayout
     columns = range(column_starts[group.rank], column_starts[group.rank + 1])
     # Each rank numbers its own rows and texts; here they get their numbers among all.
     placed = []
-    text_columns = []
     for rank, targets in enumerate(by_rank):
-        start = column_starts[rank]
-        column_of = list(range(start, start + len(targets.text_ids)))
-        if merged:  # a text that an earlier rank has too is a column of that rank
-            column_of = [columns_of[name][0] for name in targets.text_ids]
-        text_columns.append(column_of)
-        placed.append(_placed(targets, row_starts[rank], column_of, columns_of))
+        placed.append(_placed(targets, row_starts[rank], text_columns[rank], columns_of))
     column_of = text_columns[group.rank]
     texts = [text for text, column in enumerate(column_of) if column in columns]
     return ShardLayout(
@@ -107,20 +102,27 @@ def shard_layout(batch: Batch, group: ProcessGroup, merged: bool) -> ShardLayout
 
 def _columns(
     text_ids: Sequence[tuple[str, ...]], merged: bool
-) -> tuple[dict[str, list[int]], list[int]]:
-    """Columns of each text id, and the first column of each rank, with the total at the end."""
+) -> tuple[dict[str, list[int]], list[list[int]], list[int]]:
+    """Columns of each text id, the column of each text of each rank, and the rank's first one.
+
+    The first columns end with the number of all.
+    """
     columns_of: dict[str, list[int]] = {}
+    text_columns = []
     count = 0
     starts = [0]
     for names in text_ids:
+        column_of = []
         for name in names:
             columns = columns_of.setdefault(name, [])
-            if merged and columns:
-                continue
-            columns.append(count)
-            count += 1
+            # A text that an earlier rank has too is a column of that rank, if they are merged.
+            if not (merged and columns):
+                columns.append(count)
+                count += 1
+            column_of.append(columns[-1])
+        text_columns.append(column_of)
         starts.append(count)
-    return columns_of, starts
+    return columns_of, text_columns, starts
 
 
 def _rank_targets(batch: Batch) -> RankTargets:
