@@ -40,15 +40,15 @@ class Toy(Backbone):
         longest = max(map(len, texts), default=0)
         codes = [ord(c) % 128 for text in texts for c in text.ljust(longest, "\0")]
         ids = torch.tensor(codes).view(len(texts), longest)
-        return self._give(self.text(ids), ids > 0, reads)
+        return self._give(self.text(ids), ids > 0, reads, ids)
 
-    def _give(self, tokens, mask, reads):
+    def _give(self, tokens, mask, reads, ids=None):
         if mask is None:
             mask = torch.ones(tokens.shape[:2], dtype=torch.bool)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not reads.frozen):
             tokens = self.drop(tokens).tanh() * mask[:, :, None]
-            if reads.kind == "tokens":
-                return Tokens(tokens, mask=mask)
+            if reads.kind != "pooled":
+                return Tokens(tokens, mask, ids if reads.kind == "words" else None)
             mean = tokens.sum(dim=1) / mask.sum(dim=1, keepdim=True)
             return Pooled(self.project(mean))
 
