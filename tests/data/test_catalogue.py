@@ -26,7 +26,7 @@ def test_each_image_and_caption_once_and_in_order(make_set):
     assert list(found.images) == [f"image-{name}" for name in names]
     assert found.texts == sorted(f"caption {name}" for name in names)
     images = catalogue([make_set(7, 3)]).images
-    batches = list(decoded_images(images, shade, 4, 0, 0.0))
+    batches = list(decoded_images(images, shade, 4, 0, 0.0, 10))
     assert [image for ids, _ in batches for image in ids] == list(images)
     values = [int(pixel) for _, pixels in batches for pixel in pixels[:, 0, 0, 0]]
     assert values == [0, 1, 1, 2, 3, 4, 4, 5, 6, 7]
@@ -39,7 +39,7 @@ def test_one_image_that_cannot_be_decoded_is_left_out(make_set, caplog):
     content = bytearray(data.files[0].read_bytes())
     content[place.offset : place.offset + 4] = b"oops"
     data.files[0].write_bytes(bytes(content))
-    ((ids, pixels),) = decoded_images(images, shade, 64, 0, 0.01)
+    ((ids, pixels),) = decoded_images(images, shade, 64, 0, 0.01, 4)
     assert set(images) - set(ids) == {"image-r1-0"}
     (said,) = caplog.messages
     assert f"{data.files[0]} image-r1-0 image refused: cannot identify" in said
@@ -51,7 +51,7 @@ def test_how_many_may_be_damaged_is_a_share_of_all(make_set, damage_set):
     images = dict(list(catalogue([data]).images.items())[:2])
     damage_set(data, b"\x89PNG\r\n", b"notpng")
     with refused(r"1.0% damaged of 2 images"):
-        list(decoded_images(images, shade, 4, 0, 0.01))
+        list(decoded_images(images, shade, 4, 0, 0.01, 2))
     with refused(r"1.0% damaged of 100 images"):
         list(decoded_images(images, shade, 4, 0, 0.01, 100))
     assert list(decoded_images(images, shade, 4, 0, 0.01, 200)) == []

@@ -167,7 +167,7 @@ def test_a_window_is_shuffled_within_itself_and_without_seed_a_long_epoch_is_in_
         one, other = plain[first : first + 30], shuffled[first : first + 30]
         assert sorted(one) == sorted(other)
         assert one != other
-    assert shuffled[:30] != [plain[shuffled.index(entry) - 30] for entry in shuffled[30:60]]
+    assert shuffled[:30] != [plain[plain.index(entry) - 30] for entry in shuffled[30:60]]
     order = EpochOrder([[CHUNK], [CHUNK + 5]], [CHUNK, CHUNK + 5], None)
     entries = whole(order)
     assert entries[:CHUNK] == [(0, 0, i) for i in range(CHUNK)]

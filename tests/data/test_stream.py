@@ -62,14 +62,11 @@ def test_evaluation_sees_each_record_exactly_once(data, world, workers):
     assert seen == [f"r{i}" for i in range(data.manifest.records)]
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_the_order_is_the_same_for_any_ranks_and_workers(data, world, workers):
-    whole = flat(read(GroupStream((data,), 1, window=5, images=False), 1))
-    assert sorted(whole) == sorted(f"r{i}" for i in range(data.manifest.records))
-    stream = GroupStream((data,), 2, window=5, images=False)
-    seen = flat(read_all(stream, 1, world, workers))
-    assert seen == whole[: len(whole) // (2 * world) * 2 * world]
+def test_each_epoch_has_every_record_in_another_order(data):
+    stream = GroupStream((data,), 1, window=5, images=False)
+    one, other = (flat(read(stream, epoch)) for epoch in range(2))
+    assert one != other
+    assert sorted(one) == sorted(other) == sorted(f"r{i}" for i in range(data.manifest.records))
 
 
 @pytest.mark.parametrize("one", [(4, 2, 1), (2, 3, 1), (1, 2, 3)])

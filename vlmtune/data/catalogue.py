@@ -101,14 +101,13 @@ def decoded_images(
     batch_size: int,
     num_workers: int,
     max_damaged: float,
-    total: int | None = None,
+    total: int,
 ) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "n 3 height width"]]]:
     """Yields ids and preprocessed images, in order, for any number of workers.
 
     Damaged images are left out, each with a warning. It fails when they are more than the fraction
-    `max_damaged` of `total` images (rounded up; by default `total` is the number of `images`).
+    `max_damaged` of `total` images, rounded up.
     """
-    total = len(images) if total is None else total
     limit = math.ceil(max_damaged * total)  # rounded up, so that a small set may have one
     loader = DataLoader(
         list(images.items()),  # type: ignore[arg-type]

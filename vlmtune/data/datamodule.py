@@ -187,16 +187,15 @@ class ShardDataModule(LightningDataModule):
         return hashlib.sha256(sums.encode()).hexdigest()
 
     def distinct_images(
-        self, preprocess: Callable[[Any], Tensor], ids: Collection[str] | None = None
+        self, preprocess: Callable[[Any], Tensor], ids: Collection[str]
     ) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "n 3 height width"]]]:
-        """Yields ids and pixels of the distinct images of both splits, or of `ids`, in one order.
+        """Yields ids and pixels of some images of both splits, in the order of `ids`.
 
         Damaged images are left out; more than `max_damaged` of them are an error.
         """
         known = self._catalogue.images
-        images = known if ids is None else {image: known[image] for image in ids}
         return decoded_images(
-            images,
+            {image: known[image] for image in ids},
             preprocess,
             batch_size=64,
             num_workers=self.num_workers,
