@@ -255,7 +255,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals, ClipsGradients):
         checks, self._checks = self._checks, []
         # Here a step waits for the device: once for all its checks.
         sums = [suspect, *(check.sums for check in checks)]
-        suspects, *numbers = torch.cat(sums).cpu().split([len(part) for part in sums])
+        suspects, *numbers = torch.cat(sums).cpu().split(list(map(len, sums)))
         for check, of_batch in zip(checks, numbers, strict=True):
             self._stop_if_wrong(check, of_batch.tolist(), group, self.signals)
         # The norm of finite gradients may be infinite, so suspects are looked at again.

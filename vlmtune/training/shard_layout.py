@@ -73,8 +73,7 @@ def shard_layout(batch: Batch, group: ProcessGroup, merged: bool) -> ShardLayout
     by_rank = group.objects(_rank_targets(batch))
     image_counts = tuple(len(targets.true_ids) for targets in by_rank)
     row_starts = [0, *accumulate(image_counts)]
-    text_ids = [targets.text_ids for targets in by_rank]
-    columns_of, text_columns, column_starts = _columns(text_ids, merged)
+    columns_of, text_columns, column_starts = _columns(by_rank, merged)
     text_counts = tuple(stop - start for start, stop in pairwise(column_starts))
     # Ranks follow one another, so a rank's rows and columns are ranges among all.
     all_rows = range(row_starts[-1])
@@ -101,7 +100,7 @@ def shard_layout(batch: Batch, group: ProcessGroup, merged: bool) -> ShardLayout
 
 
 def _columns(
-    text_ids: Sequence[tuple[str, ...]], merged: bool
+    by_rank: Sequence[RankTargets], merged: bool
 ) -> tuple[dict[str, list[int]], list[list[int]], list[int]]:
     """Columns of each text id, the column of each text of each rank, and the rank's first one.
 
@@ -111,9 +110,9 @@ def _columns(
     text_columns = []
     count = 0
     starts = [0]
-    for names in text_ids:
+    for targets in by_rank:
         column_of = []
-        for name in names:
+        for name in targets.text_ids:
             columns = columns_of.setdefault(name, [])
             # A text that an earlier rank has too is a column of that rank, if they are merged.
             if not (merged and columns):
