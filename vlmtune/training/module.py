@@ -254,12 +254,14 @@ class AdaptationModule(TrainedWeights, StopsAtSignals, ClipsGradients):
             suspect = group.sum(suspect + ~finite)
         checks, self._checks = self._checks, []
         # Here a step waits for the device: once for all its checks.
-        sums = [suspect, *(check.sums for check in checks)]
-        suspects, *numbers = torch.cat(sums).cpu().split(list(map(len, sums)))
-        for check, of_batch in zip(checks, numbers, strict=True):
-            self._stop_if_wrong(check, of_batch.tolist(), group, self.signals)
+        sums = [check.sums for check in checks]
+        suspects, *numbers = torch.cat([suspect, *sums]).tolist()
+        for check in checks:
+            count = len(check.sums)
+            self._stop_if_wrong(check, numbers[:count], group, self.signals)
+            numbers = numbers[count:]
         # The norm of finite gradients may be infinite, so suspects are looked at again.
-        if not suspects.any() or finite_gradients(trained, group):
+        if not suspects or finite_gradients(trained, group):
             return
         # With DDP all ranks have one gradient, with FSDP2 only some hold the wrong part.
         wrong = first_wrong_gradient(self.named_parameters())
