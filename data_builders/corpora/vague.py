@@ -18,7 +18,7 @@ class Vague:
 
     An object without annotated attributes may have any. Another person may name a thing or an
     attribute otherwise: "person" for "man", "cups" for "cup", "big" for "large", "blue" for "light
-    blue".
+    blue", "bus" for "school bus", "white" for "black and white".
 
     Args:
         objects: The objects with attributes.
@@ -33,20 +33,40 @@ class Vague:
     """
 
     def __init__(self, objects: Sequence[AnnotatedObject], bare: Iterable[str]) -> None:
-        self._bare = rephrased(bare)
+        self._bare = _Named(bare)
         self._described = []
         for obj in objects:
-            self._described.append((obj, rephrased([obj.name]), rephrased(obj.attributes)))
+            # A "light car" that is blue reads like a blue and light "car".
+            words = " ".join([*obj.attributes, obj.name]).split()
+            attributes = rephrased([*obj.attributes, *words])
+            self._described.append((obj, _Named([obj.name]), attributes))
 
     def may_mean(self, query: Query) -> bool:
         """Whether the query may mean an object of which the annotations do not say it."""
-        if query.name in self._bare:
+        if self._bare.may_be(query.name):
             return True
-        for obj, names, attributes in self._described:
-            is_described = query.name in names and attributes.issuperset(query.attributes)
+        for obj, named, attributes in self._described:
+            is_described = attributes.issuperset(query.attributes) and named.may_be(query.name)
             if is_described and not query.true_of(obj):
                 return True
         return False
+
+
+class _Named:
+    """Things with these names: a "school bus" is a bus, and a "bus" may be a school bus."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        names = list(names)
+        self._names = rephrased(names)
+        self._kinds = rephrased(kind for name in names for kind in _kinds(name))
+
+    def may_be(self, name: str) -> bool:
+        return name in self._kinds or not self._names.isdisjoint(_kinds(name))
+
+
+def _kinds(name: str) -> list[str]:
+    words = name.split()
+    return [" ".join(words[k:]) for k in range(len(words))]
 
 
 def rephrased(words: Iterable[str]) -> frozenset[str]:

@@ -1,7 +1,6 @@
 """Two-object queries with a relation, and queries of any subset of attributes."""
 
 import itertools
-import json
 import re
 from collections import Counter
 from typing import Any
@@ -18,6 +17,7 @@ from tests.data_builders.corpora.graphs import (
     clevr_scenes,
     every_kind,
     gqa,
+    numbered,
     true_of,
 )
 
@@ -90,16 +90,15 @@ def test_the_form_of_the_paper(tmp_path):
 
 def test_two_queries_may_read_alike(tmp_path):
     """A blue "light car" makes "blue light car" true, though no car is blue and light."""
-    path = tmp_path / "graphs.json"
-    objects = {"a": ("light car", ["blue"]), "b": ("car", ["old"]), "c": ("bus", ["blue", "light"])}
-    graph = {key: {"name": name, "attributes": words} for key, (name, words) in objects.items()}
-    path.write_text(json.dumps({"1": {"objects": graph}}))
-    (tmp_path / "1.jpg").touch()
-    everything: dict[str, Any] = {"single": 9, "misbound": 99, "half_wrong": 0, "multi": 0}
-    (texts,) = texts_of(ColaBuilder(GQAGraphs(path, tmp_path), **everything)).values()
+    objects = numbered("blue light_car", "old car", "blue light bus")
+    reader = gqa(tmp_path, {"1": objects}, {"1": [("1", "near", "2")]}, multi=2)
+    everything = EVERY | {"misbound": 99, "multi_misbound": 99}
+    (texts,) = texts_of(ColaBuilder(reader, form="relation", **everything)).values()
     assert texts["blue light car"]
     assert texts["blue light bus"]
     assert texts["old bus"] is False
+    assert texts["old bus near blue light bus"] is False
+    assert "blue light car near blue light bus" not in texts
 
 
 def test_all_subsets_of_clevrs_attributes(tmp_path):
