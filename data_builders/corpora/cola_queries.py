@@ -52,7 +52,11 @@ class ImageQueries:
     def _false(self, query: Query) -> bool:
         if not self._allowed(query) or holds(query, self.objects):
             return False
-        return self.vague is None or not self.vague.may_mean(query)
+        return not self._may_mean(query)
+
+    def _may_mean(self, query: Query) -> bool:
+        """Tells whether a query may mean an object of which the annotations do not say it."""
+        return self.vague is not None and self.vague.may_mean(query)
 
     def _spelled(self, query: Query) -> Query:
         return Query(self.reader.spelled(query.attributes), query.name)  # replace() is slow
@@ -172,10 +176,7 @@ class ImageQueries:
 
     def _may_hold(self, pair: Pair) -> bool:
         """Tells whether a pair may mean an object of which the annotations do not say it."""
-        if self.vague is None:
-            return False
-        first = self.vague.may_mean(pair.first)
-        second = self.vague.may_mean(pair.second)
+        first, second = self._may_mean(pair.first), self._may_mean(pair.second)
         if first and second:
             return True
         return (first and holds(pair.second, self.objects)) or (
@@ -194,6 +195,8 @@ class ImageQueries:
         """
         stated = []
         for query in self._allowed_singles():
+            if self._may_mean(query):
+                continue
             sides_of_meant = [sides(obj) for obj in self.objects if query.true_of(obj)]
             for name in ("left", "right", "top", "bottom"):
                 if all(name in clear for clear in sides_of_meant):
