@@ -186,7 +186,8 @@ def _relations(scene: dict[str, Any]) -> tuple[Relation, ...]:
 
 
 def _clear_relations(scene: dict[str, Any]) -> tuple[Relation, ...]:
-    """The relations of a scene that stand out."""
+    """The relations of a scene that stand out, of those that it states."""
+    stated = frozenset(_relations(scene))
     clear: list[Relation] = []
     for (i, a), (j, b) in itertools.permutations(enumerate(scene["objects"]), 2):
         # An object on another stands in no direction of it.
@@ -194,7 +195,7 @@ def _clear_relations(scene: dict[str, Any]) -> tuple[Relation, ...]:
             continue
         offset = subtract(a["3d_coords"], b["3d_coords"])
         name = clear_direction(offset, scene["directions"])
-        if name is not None:
+        if name is not None and (i, PHRASES[name], j) in stated:
             clear.append((i, PHRASES[name], j))
     return tuple(clear)
 

@@ -133,3 +133,18 @@ def test_relations_of_the_three_formats(tmp_path):
     (tmp_path / "clevr.json").write_text(json.dumps({"scenes": [scene]}))
     (image,) = ClevrScenes(tmp_path / "clevr.json", tmp_path).images()
     assert set(image.relations) == {(1, "to the left of", 0), (0, "to the right of", 1)}
+
+
+def test_clear_relations_are_stated_and_of_no_object_on_the_other(tmp_path):
+    cube = {"shape": "cube", "color": "red", "material": "metal"}
+    objects = [{**cube, "3d_coords": (x, 0.0, 0.0)} for x in (0.0, 1.0, 2.0)]
+    objects[1]["on"] = 0
+    scene = {"image_filename": "a.png", "objects": objects,
+             "directions": {"right": (1.0, 0.0, 0.0), "behind": (0.0, 1.0, 0.0)},
+             "relationships": {"right": [[1, 2], [2], []], "left": [[], [0], [0, 1]]}}  # fmt: skip
+    without = {key: value for key, value in scene.items() if key != "relationships"}
+    path = dump(tmp_path / "clevr.json", {"scenes": [scene, without]})
+    image, unrelated = ClevrScenes(path, tmp_path, clear=True).images()
+    assert {(i, j) for i, _, j in image.clear or ()} == {(0, 2), (2, 0), (1, 2), (2, 1)}
+    assert len(image.relations) == 6
+    assert unrelated.clear == ()
