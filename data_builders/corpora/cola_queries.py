@@ -145,7 +145,7 @@ class ImageQueries:
                 pair.relation,
                 pair.sentence,
             )
-            if twin != pair and self.denied(twin):
+            if self.denied(twin):
                 with_twin[pair] = twin
             else:
                 without[pair] = None
