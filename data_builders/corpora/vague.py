@@ -10,8 +10,6 @@ from data_builders.corpora.annotations import AnnotatedObject
 from data_builders.corpora.queries import Query
 from vlmtune.language.lexicon import synonyms
 
-SPELLINGS = {"grey": "gray", "gray": "grey"}
-
 
 class Vague:
     """The objects of one image as others may describe them.
@@ -38,7 +36,7 @@ class Vague:
         for obj in objects:
             # A "light car" that is blue reads like a blue and light "car".
             words = " ".join([*obj.attributes, obj.name]).split()
-            attributes = rephrased([*obj.attributes, *words])
+            attributes = rephrased(obj.attributes).union(words)
             self._described.append((obj, _Named([obj.name]), attributes))
 
     def may_mean(self, query: Query) -> bool:
@@ -75,7 +73,5 @@ def rephrased(words: Iterable[str]) -> frozenset[str]:
     for word in words:
         wordings |= {word, f"{word}s", f"{word}es", f"light {word}", f"dark {word}"}
         wordings |= {word.removesuffix("s"), word.removesuffix("es")}
-        wordings.add(word.removeprefix("light ").removeprefix("dark "))
-        wordings.add(SPELLINGS.get(word, word))
         wordings |= synonyms().get(word, frozenset())
     return frozenset(wordings)
