@@ -92,7 +92,7 @@ def test_two_queries_may_read_alike(tmp_path):
     """A blue "light car" makes "blue light car" true, though no car is blue and light."""
     objects = numbered("blue light_car", "old car", "blue light bus")
     reader = gqa(tmp_path, {"1": objects}, {"1": [("1", "near", "2")]}, multi=2)
-    everything = EVERY | {"misbound": 99, "multi_misbound": 99}
+    everything: dict[str, Any] = EVERY | {"misbound": 99, "multi_misbound": 99}
     (texts,) = texts_of(ColaBuilder(reader, form="relation", **everything)).values()
     assert texts["blue light car"]
     assert texts["blue light bus"]
