@@ -51,7 +51,7 @@ class Vague:
 
 
 class _Named:
-    """Things with these names: a "school bus" is a bus, and a "bus" may be a school bus."""
+    """Things with some names: a "school bus" is a bus, and a "bus" may be a school bus."""
 
     def __init__(self, names: Iterable[str]) -> None:
         names = list(names)
@@ -59,10 +59,12 @@ class _Named:
         self._kinds = rephrased(kind for name in names for kind in _kinds(name))
 
     def may_be(self, name: str) -> bool:
+        """Whether one of the things may have this name."""
         return name in self._kinds or not self._names.isdisjoint(_kinds(name))
 
 
 def _kinds(name: str) -> list[str]:
+    """A name and what it is a kind of: "old school bus", "school bus" and "bus"."""
     words = name.split()
     return [" ".join(words[k:]) for k in range(len(words))]
 
