@@ -34,20 +34,26 @@ class Vague:
         self._bare = _Named(bare)
         self._described = []
         for obj in objects:
-            # A "light car" that is blue reads like a blue and light "car".
-            words = " ".join([*obj.attributes, obj.name]).split()
-            attributes = rephrased(obj.attributes).union(words)
-            self._described.append((obj, _Named([obj.name]), attributes))
+            # A "light car" that is blue reads like a blue and light "car", and "black" and "white"
+            # like "black and white".
+            words = " ".join([*obj.attributes, obj.name, "and"]).split()
+            wordings = rephrased([*obj.attributes, *words])
+            self._described.append((obj, _Named([obj.name]), wordings))
 
     def may_mean(self, query: Query) -> bool:
         """Whether the query may mean an object of which the annotations do not say it."""
         if self._bare.may_be(query.name):
             return True
-        for obj, named, attributes in self._described:
-            is_described = attributes.issuperset(query.attributes) and named.may_be(query.name)
-            if is_described and not query.true_of(obj):
+        for obj, named, wordings in self._described:
+            if not named.may_be(query.name) or query.true_of(obj):
+                continue
+            if all(_is_said(attribute, wordings) for attribute in query.attributes):
                 return True
         return False
+
+
+def _is_said(attribute: str, wordings: frozenset[str]) -> bool:
+    return attribute in wordings or wordings.issuperset(attribute.split())
 
 
 class _Named:

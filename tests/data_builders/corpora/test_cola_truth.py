@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from data_builders.corpora.annotations import AnnotatedObject
 from data_builders.corpora.cola import ColaBuilder
 from data_builders.corpora.cola_pairs import ColaPairsBuilder
 from data_builders.corpora.gqa import GQAGraphs
+from data_builders.corpora.queries import Query
+from data_builders.corpora.vague import Vague
 from tests.data_builders.conftest import dump, groups, truths
 
 NAMES = ("school bus", "person", "chairs", "man", "chair", "bus", "dog")
@@ -168,3 +171,15 @@ def test_pairs_with_a_twin_come_first(drawn, form):
         first, _, second = parsed(text)
         (words, name), (others, other) = described(first), described(second)
         assert {*words, name}.isdisjoint((*others, other))  # else twins say nearly the same
+
+
+def test_attributes_may_be_read_in_other_words():
+    def read(*attributes: str) -> set[str]:
+        known = (attributes,)
+        car = AnnotatedObject("car", frozenset(attributes), attributes, attributes, known)
+        vague = Vague([car], [])
+        return {word for word in (*WORDS, "light gray") if vague.may_mean(Query((word,), "car"))}
+
+    assert read("black", "white") == {"black and white"}
+    assert read("light grey") == {"grey", "gray", "light gray"}
+    assert read("blue") == {"light blue"}
