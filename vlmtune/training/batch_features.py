@@ -133,19 +133,18 @@ class BatchFeatures:
 
     def encode_both(
         self, batch: Batch, chunk: int | None, known: Mapping[Modality, Features]
-    ) -> tuple[Any, Any]:
-        """Returns the features of all images and of all texts of a batch.
+    ) -> list[Any]:
+        """Returns the features of all images and of all texts of a batch, those of images first.
 
         `known` are features of the batch by the same backbone; those of this kind are returned.
         """
         both: list[Features] = []
-        for modality, spec in self.specs.items():  # images come first
+        for modality, spec in self.specs.items():
             features = known.get(modality)
             if features is None or isinstance(features, Pooled) != (spec.kind == "pooled"):
                 features = self.encode_batch(modality, batch, chunk)
             both.append(features)
-        image, text = both
-        return image, text
+        return both
 
     def encode_rows(self, modality: Modality, batch: Batch, rows: slice) -> Features:
         """Returns the features of the chosen images or texts of a batch.

@@ -1,7 +1,6 @@
 """Scores a training batch: features, embeddings or pairs, then the rank's `ScoreShard`.
 
-In: a batch. Out: a `ScoreShard`, with the gradients of what is trained.
-Never: a loss.
+In: a batch. Out: a `ScoreShard`, with the gradients of what is trained. Never: a loss.
 """
 
 import copy
