@@ -47,12 +47,12 @@ class Vague:
         for obj, named, wordings in self._described:
             if not named.may_be(query.name) or query.true_of(obj):
                 continue
-            if all(_is_said(attribute, wordings) for attribute in query.attributes):
+            if all(_matches(attribute, wordings) for attribute in query.attributes):
                 return True
         return False
 
 
-def _is_said(attribute: str, wordings: frozenset[str]) -> bool:
+def _matches(attribute: str, wordings: frozenset[str]) -> bool:
     return attribute in wordings or wordings.issuperset(attribute.split())
 
 
