@@ -53,6 +53,7 @@ class Vague:
 
 
 def _matches(attribute: str, wordings: frozenset[str]) -> bool:
+    """Whether an attribute is among the wordings, whole or word by word."""
     return attribute in wordings or wordings.issuperset(attribute.split())
 
 
