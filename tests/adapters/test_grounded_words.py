@@ -119,15 +119,16 @@ def naive(backbone, adapter, state, caption, scale):
     queries, content = adapter.queries(tokens), adapter.content(tokens)
     embedded = patch_embeddings(backbone, state, adapter.image_input.layer) - adapter.unread.mean
     size = adapter.width // adapter.heads
-    score = float(adapter.bias)
+    score, unread = float(adapter.bias), 0.0
     for word in range(len(tokens)):
         for head in range(adapter.heads):
             part = slice(head * size, (head + 1) * size)
             logits = keys[:, part] @ queries[word, part] / math.sqrt(size)
             read = logits.softmax(dim=0)
             if word == hidden:
-                product = read @ embedded @ meaning(backbone, "red")
-                score += 0.7 * backbone.logit_scale * float(product) / adapter.heads
+                red = meaning(backbone, "red")
+                weight = 6 * 0.7 * backbone.logit_scale * float(red.square().sum())
+                unread += weight * float(read @ embedded @ red) / adapter.heads
                 continue
             content_read = read @ values[:, part] / math.sqrt(size)
             score += float(content_read @ content[word, part]) / 2
@@ -135,6 +136,7 @@ def naive(backbone, adapter, state, caption, scale):
                 location = adapter.location(tokens)[word, 2 * head : 2 * head + 2]
                 score += float((read @ grid) @ location) / 2
     score = (1 - adapter.leak) * math.log(1 / (1 + math.exp(-score))) + adapter.leak * score
+    score += unread
     if scale:
         tower = backbone.image_tower
         image = embedding(tower, state, tower.layers + adapter.image_input.layer + 1)

@@ -40,6 +40,11 @@ def test_a_known_negation_leaves_no_frozen_score(attached):
         state = tower.run(tower.start(Tokens.full(values)), 0, tower.layers)
         empty = normalize(tower.finish(state))
     torch.testing.assert_close(after[1:3], empty.expand(2, -1))
+    # Nor is a word that training lacks compared with patches there: "there is no red cube".
+    embedded(adapter, model, ["there", "is", "no", "cube"])
+    text = adapter.prepare_text(model.encode_text(TEXTS, adapter.text_input))
+    compared = text.tokens.values[:, :, -model.embed_dim :].abs().amax(dim=(1, 2))
+    assert compared.gt(0).tolist() == [True, False, True, True]
     # Training had no "without".
     torch.testing.assert_close(after[[0, 3]], before[[0, 3]])
     assert not torch.allclose(before[1], before[2])

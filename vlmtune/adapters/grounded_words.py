@@ -28,13 +28,15 @@ from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, PooledTokens, Tokens, send
 
+ByHead = Float[Tensor, "n heads words patches"]
+
 
 class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     r"""The frozen score plus the log-probability that the words find what they say.
 
-    $s(I, T) = \lambda e^{\tau} \cos(v_I, t_T) + (1 - \alpha) \log \sigma(e) + \alpha e$, with the
-    evidence $e(I, T) = b + \frac{1}{2} \sum_{w, h} \Big( f_{wh}(T)^\top c_{wh} + g_{wh}(T)^\top
-    p_{wh} \Big)$
+    $s(I, T) = \lambda e^{\tau} \cos(v_I, t_T) + u(I, T) + (1 - \alpha) \log \sigma(e) + \alpha e$,
+    with the evidence $e(I, T) = b + \frac{1}{2} \sum_{w, h} \Big( f_{wh}(T)^\top c_{wh} +
+    g_{wh}(T)^\top p_{wh} \Big)$
 
     Word w, start and end tokens included, reads the patches with head h: $a_{wh} =
     \mathrm{softmax}_p(q_{wh}(T)^\top k_{ph}(I) / \sqrt{w_h})$. It reads the content $c_{wh} =
@@ -47,11 +49,13 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     frozen backbone.
 
     A word w that no training text has is read by what the frozen model knows of it
-    (`UnreadWords`), unless `hidden_words` is 0. It adds
-    $\frac{\mu e^\tau}{H} \sum_h \sum_p a_{whp} \, (t_w - t_0)^\top (z_p - m)$ to the evidence.
+    (`UnreadWords`), unless `hidden_words` is 0. Such words add
+    $u(I, T) = \frac{6 \mu e^\tau}{H} \sum_w |t_w - t_0|^2 \sum_h \sum_p a_{whp} \, (t_w -
+    t_0)^\top (z_p - m)$. It has the scale of the frozen score, so it stands beside that and not in
+    the logarithm. In training it is a part of e, without the factor $6 |t_w - t_0|^2$.
 
     A text with a negation that training texts had counts by its evidence: its t is that of a text
-    without words (`Negations`), unless `hidden_words` is 0.
+    without words (`Negations`), and u is 0, unless `hidden_words` is 0.
 
     The weights of contents and locations depend on the text alone, so that a relation is a linear
     reading of two locations: "a cube left of a sphere" gives the word of the cube (-1, 0) and that
@@ -231,14 +235,18 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
                 layer = self.text_input.layer
             last = self._last(self.text_tower, self._state(text), layer)
             pooled = self._embedding(self.text_tower, last)
-            if self.hidden_words:
-                pooled = self.negations(pooled, text, self.unread.known(text))
         counts = text.mask
         meanings = text.values.new_zeros(*counts.shape, 0)
         if self.hidden_words:
             hidden, meanings_of_hidden = self.unread(text)
             if self.compares:
                 meanings = meanings_of_hidden
+            if not self.training:
+                # The frozen model reads "no cube" as "cube".
+                negated = self.negations(text, self.unread.known(text))
+                without_words = self.negations.empty.to(pooled.dtype)
+                pooled = torch.where(negated[:, None], without_words, pooled)
+                meanings = meanings.masked_fill(negated[:, None, None], 0.0)
             text = self.unread.hide(text, hidden)
             # A hidden word has no other weight than its meaning.
             counts = counts & ~hidden
@@ -261,16 +269,17 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     @override
     def score_pairs(self, image: PooledTokens, text: PooledTokens) -> PairScores:
-        if len(text) == 1 < len(image):
-            evidence = self._evidence_of_images(image.tokens, text.tokens)
-        else:
-            by_word = self._evidence(image.tokens, text.tokens.values)
-            evidence = by_word.sum(dim=1)
-        evidence = evidence + self.bias
         if self.training:
-            return evidence
+            by_word = self._evidence(image.tokens, text.tokens.values)
+            return by_word.sum(dim=1) + self.bias
+        if len(text) == 1 < len(image):
+            evidence, meaning = self._read_images(image.tokens, text.tokens)
+        else:
+            evidence, meaning = self._read_pairs(image.tokens, text.tokens.values)
+        evidence = evidence + self.bias
+        found = (1 - self.leak) * logsigmoid(evidence) + self.leak * evidence
         frozen = self.scale * (image.pooled * text.pooled).sum(dim=1)
-        return frozen + (1 - self.leak) * logsigmoid(evidence) + self.leak * evidence
+        return frozen + meaning + found
 
     @override
     def _score_chunk(
@@ -313,7 +322,28 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     def _evidence(
         self, image: Tokens, words: Float[Tensor, "n words x"]
     ) -> Float[Tensor, "n words"]:
-        """The evidence of each word in its image."""
+        """The evidence of each word in its image, in training."""
+        read, weight, compared = self._parts(image, words)
+        if compared is not None:
+            # The mean over the heads, once the sum below is halved.
+            weight = weight + 2 / self.heads * compared[:, None]
+        # A word sums over the patches what they count for, by how much it reads each.
+        return (read * weight).sum(dim=(1, 3)) / 2
+
+    def _read_pairs(
+        self, image: Tokens, words: Float[Tensor, "P words x"]
+    ) -> tuple[PairScores, PairScores | float]:
+        """The evidence without its bias, and what words that were never read add."""
+        read, weight, compared = self._parts(image, words)
+        evidence = (read * weight).sum(dim=(1, 2, 3)) / 2
+        if compared is None:
+            return evidence, 0.0
+        return evidence, (read.mean(dim=1) * compared).sum(dim=(1, 2))
+
+    def _parts(
+        self, image: Tokens, words: Float[Tensor, "n words x"]
+    ) -> tuple[ByHead, ByHead, Float[Tensor, "n words patches"] | None]:
+        """What each word reads, what its patches count for, and how they compare to its meaning."""
         # Not by slices, whose gradients are padded to the whole and added.
         keys, values, patches = image.values.split(self.patch_sizes, dim=2)
         queries, content, location, meanings = words.split(self.word_sizes, dim=2)
@@ -324,16 +354,12 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         if self.locations:
             grid = self.grid.T.to(keys.dtype)
             weight = weight + split_heads(location, self.heads) @ grid
-        if self.compares:
-            # The mean over the heads, once the sum below is halved.
-            compared = meanings @ patches.mT
-            weight = weight + 2 / self.heads * compared[:, None]
-        # A word sums over the patches what they count for, by how much it reads each.
         read = self._read(keys, split_heads(queries, self.heads), image)
-        return (read * weight).sum(dim=(1, 3)) / 2
+        compared = meanings @ patches.mT if self.compares else None
+        return read, weight, compared
 
-    def _evidence_of_images(self, image: Tokens, text: Tokens) -> PairScores:
-        """The evidence of one text in many images, by one matrix product.
+    def _read_images(self, image: Tokens, text: Tokens) -> tuple[PairScores, PairScores | float]:
+        """The same of one text in many images, by one matrix product.
 
         The heads of the text stand in a block-diagonal matrix, so that no image is copied by head.
         """
@@ -342,23 +368,22 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         content = split_heads(content, self.heads)[0]
         # (2 width, 2 heads x words): each head reads its own part of keys and values.
         blocks = torch.block_diag(*queries.mT, *content.mT) / self._root
-        if self.compares:
-            # Below them (d, 2 heads x words): meanings add to what the patches count for, and
-            # nothing to what is read.
-            by_head = meanings[0].T.repeat(1, self.heads)
-            compared = 2 / self.heads * by_head
-            nothing = torch.zeros_like(compared)
-            below = torch.cat([nothing, compared], dim=1)
-            blocks = torch.cat([blocks, below])
+        keys_values = image.values[:, :, : len(blocks)]
         # (P, patches, heads x words) each: what is read, and what the content there counts for.
-        both = image.values @ blocks
+        both = keys_values @ blocks
         products, weight = both.chunk(2, dim=2)
         if self.locations:
             location = split_heads(location, self.heads)[0].flatten(0, 1)
             grid = self.grid.to(weight.dtype)
             weight = weight + grid @ location.T
         read = masked_softmax(products, image.mask[:, :, None], dim=1)
-        return (read * weight).sum(dim=(1, 2)) / 2
+        evidence = (read * weight).sum(dim=(1, 2)) / 2
+        if not self.compares:
+            return evidence, 0.0
+        patches = image.values[:, :, len(blocks) :]
+        compared = patches @ meanings[0].T
+        by_word = read.unflatten(2, (self.heads, -1)).mean(dim=2)
+        return evidence, (by_word * compared).sum(dim=(1, 2))
 
     @override
     def recall_image(self, image: PooledTokens) -> Vectors:

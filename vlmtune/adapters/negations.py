@@ -1,6 +1,6 @@
 """Texts with a negation, whose frozen score says the opposite of what they say.
 
-In: embeddings of texts and their tokens. Out: embeddings without such texts. Never: weights.
+In: tokens of texts. Out: which texts have one, and the embedding to use instead. Never: weights.
 """
 
 import torch
@@ -20,11 +20,11 @@ NEGATIONS = ("no", "not", "'t", "without", "neither", "nor", "never", "none", "n
 
 
 class Negations(nn.Module):
-    """Replaces the embedding of a text with a negation by that of a text without words.
+    """Tells which texts have a negation; `empty` is the embedding of a text without words.
 
     CLIP reads "no cube" as "cube": where the true one of four captions has a negation, ViT-B/32
     chooses it in 7 of 100 (NegBench, Alhamoud et al. 2025, COCO; guessing has 25). A text without
-    words says nothing of the image, so among negated captions its score favours none. A negation
+    words says nothing of the image: scored by it, no negated caption is favoured. A negation
     that no training text had is left as it is, since an adapter cannot read it either.
 
     Words that the model's vocabulary lacks or that it splits into pieces are left out.
@@ -48,14 +48,13 @@ class Negations(nn.Module):
         self.register_buffer("ids", ids, persistent=False)
         self.register_buffer("empty", empty, persistent=False)
 
-    def forward(self, embedded: Vectors, text: Tokens, known: Bool[Tensor, "n t"]) -> Vectors:
-        """The embeddings of texts, of which those with a known negation are replaced."""
+    def forward(self, text: Tokens, known: Bool[Tensor, "n t"]) -> Bool[Tensor, "n"]:
+        """Which texts have a negation that a training text had."""
         # A graph of ONNX has no maximum over nothing.
         if not len(self.ids):
-            return embedded
+            return known.new_zeros(len(text))
         is_negation = (text.word_ids[:, :, None] == self.ids).any(dim=2)
-        negated = (is_negation & known & text.mask).any(dim=1)
-        return torch.where(negated[:, None], self.empty.to(embedded.dtype), embedded)
+        return (is_negation & known & text.mask).any(dim=1)
 
 
 @torch.no_grad()
