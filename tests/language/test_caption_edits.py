@@ -104,6 +104,18 @@ RULES = [  # a rule, a caption and all that it becomes
     (ReplaceWord("NUM"), "two dogs and three cats"),
     (ReplaceWord("NUM"), "four dogs", "two dogs", "three dogs"),
     (ReplaceWord("NUM"), "one dog"),
+    # What is denied stays true.
+    (NOUNS, "There is no cat on the box."),
+    (NOUNS, "a box without a cat or dog"),
+    (ADJECTIVES, "a red car and no old bus"),
+    (ATTRIBUTES, "a red car and no old bus"),
+    (RELATION, "There is no cat on the box."),
+    (RELATION, "a cat not sitting on top of a box"),
+    (RELATION, "a cat without a hat", "a cat with a hat"),
+    (ReplaceWord("NOUN"), "no cats, dogs or birds"),
+    (ReplaceWord("ADJ"), "a cat that is not red"),
+    (ReplaceWord("VERB"), "a cat not running"),
+    (ReplaceWord("NUM"), "a room without two cats"),
     (ReplaceWord("ADJ"), "A RED BUS", "A GREEN BUS", "A BLUE BUS"),
     (ReplaceWord("ADJ"), "a Red TV", "a green TV", "a blue TV"),
 ]  # fmt: skip

@@ -13,17 +13,11 @@ from typing_extensions import override
 
 from vlmtune.data.group_changes import CaptionPhrases
 from vlmtune.language.canonical import canonical
-from vlmtune.language.phrases import noun_phrases
+from vlmtune.language.phrases import denied_words, noun_phrases
 from vlmtune.language.tagger import LexiconTagger, Tagger, tagged_sentence
 from vlmtune.language.words import Sentence
 from vlmtune.storage.files import read_json
 from vlmtune.types import Group
-
-# The last three as in "free of", "lacking" and "instead of".
-_DENIALS = "no not n't without zero neither nor never none free lacking instead"
-DENIALS = frozenset(_DENIALS.split())
-LINKING_TAGS = frozenset({"PUNCT", "CCONJ", "DET"})
-PASSED_TAGS = frozenset({"DET", "ADV", "AUX", "VERB"})  # between a denial and what it denies
 
 
 class NounPhrases(CaptionPhrases):
@@ -119,38 +113,12 @@ class NounPhrases(CaptionPhrases):
 
 def object_spans(sentence: Sentence) -> list[tuple[int, int]]:
     """Where the phrases of objects begin, with their numeral, and end; none that is denied."""
+    denied = denied_words(sentence)
     spans = []
-    denied = False
-    end = 0  # of the phrase before
     for phrase in noun_phrases(sentence):
-        start = phrase.start
-        if phrase.number:
-            start -= 1
-        # A denial goes on through a list: "no cat, dog or bird".
-        denied = (denied and _listed(sentence, end, start)) or _denied(sentence, start)
-        end = phrase.stop
-        if not phrase.light and not denied:
-            spans.append((start, end))
+        if not phrase.light and phrase.noun not in denied:
+            spans.append((phrase.whole, phrase.stop))
     return spans
-
-
-def _listed(sentence: Sentence, start: int, stop: int) -> bool:
-    """Whether only commas, conjunctions and articles stand between two phrases."""
-    words = [word.lower() for word in sentence.words[start:stop]]
-    return "but" not in words and LINKING_TAGS.issuperset(sentence.tags[start:stop])
-
-
-def _denied(sentence: Sentence, start: int) -> bool:
-    """Whether a phrase is denied: "zero cats", "no cat", "not wearing a hat", "free of people"."""
-    if sentence.words[start].lower() in DENIALS:
-        return True
-    for position in range(start - 1, -1, -1):
-        word = sentence.words[position].lower()
-        if word in DENIALS:
-            return True
-        if word != "of" and sentence.tags[position] not in PASSED_TAGS:
-            return False
-    return False
 
 
 def span_text(sentence: Sentence, start: int, stop: int) -> str:

@@ -19,6 +19,7 @@ from vlmtune.language.lexicon import relations, word_set
 from vlmtune.language.phrases import (
     NounPhrase,
     compatible,
+    denied_words,
     holders_alike,
     interchangeable,
     noun_phrases,
@@ -168,6 +169,8 @@ class ReverseRelation(Rule):
                 taken.update(positions)
                 if len(phrase) == 1 and not _states_relation(sentence, start):
                     continue
+                if _is_denied(sentence, start):
+                    continue
                 edits.append({(start, stop): reverse})
         yield from _shuffled(edits, rng)
 
@@ -206,7 +209,7 @@ class ReplaceWord(Rule):
             positions = _positions(sentence, self.tag, fits)
             return [(i, i + 1) for i in positions]
         spans = []
-        for phrase in noun_phrases(sentence):
+        for phrase in _stated(sentence):
             # Names are kept: another name may be true as well.
             named = "PROPN" in sentence.tags[phrase.noun : phrase.stop]
             if not phrase.light and not named:
@@ -238,8 +241,14 @@ def _has_determiner(sentence: Sentence, phrase: NounPhrase) -> bool:
 
 
 def _pairs(sentence: Sentence, rng: Random) -> list[tuple[NounPhrase, NounPhrase]]:
-    pairs = list(combinations(noun_phrases(sentence), 2))
+    pairs = list(combinations(_stated(sentence), 2))
     return _shuffled(pairs, rng)
+
+
+def _stated(sentence: Sentence) -> list[NounPhrase]:
+    """The noun phrases that are not denied: "no dog" stays true of most images as "no cat"."""
+    denied = denied_words(sentence)
+    return [phrase for phrase in noun_phrases(sentence) if phrase.noun not in denied]
 
 
 def _lower(words: Sequence[str]) -> tuple[str, ...]:
@@ -251,8 +260,13 @@ def _shuffled(items: list, rng: Random) -> list:
 
 
 def _positions(sentence: Sentence, tag: str, fits: Fits) -> list[int]:
-    """The words with a tag that fit, as positions in the sentence."""
-    return [i for i, kind in enumerate(sentence.tags) if kind == tag and fits(sentence, i)]
+    """The words with a tag that fit and are not denied, as positions in the sentence."""
+    denied = denied_words(sentence)
+    positions = []
+    for i, kind in enumerate(sentence.tags):
+        if kind == tag and i not in denied and fits(sentence, i):
+            positions.append(i)
+    return positions
 
 
 def _any_word(sentence: Sentence, position: int) -> bool:
@@ -273,7 +287,12 @@ def _locative(sentence: Sentence, position: int) -> bool:
     after = low[position + 1 : position + 2]
     if not word_set("light_nouns").isdisjoint(before + after):
         return False
-    return _relates(sentence, position)
+    return _relates(sentence, position) and not _is_denied(sentence, position)
+
+
+def _is_denied(sentence: Sentence, position: int) -> bool:
+    """Whether the relation that begins here is denied: "not on a box", "no cat on a box"."""
+    return not denied_words(sentence).isdisjoint((position - 1, position))
 
 
 def _order_is_free(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:

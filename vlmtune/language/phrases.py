@@ -10,6 +10,11 @@ from vlmtune.language.lexicon import is_plural, synonyms, word_set
 from vlmtune.language.words import Sentence
 
 LIST_TAGS = frozenset({"DET", "NUM", "ADJ", "NOUN", "PROPN", "PUNCT", "CCONJ"})
+# The last three as in "free of", "lacking" and "instead of".
+_DENIALS = "no not n't without zero neither nor never none free lacking instead"
+DENIALS = frozenset(_DENIALS.split())
+LINKING_TAGS = frozenset({"PUNCT", "CCONJ", "DET"})
+PASSED_TAGS = frozenset({"DET", "ADV", "AUX", "VERB"})  # between a denial and what it denies
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,11 @@ class NounPhrase:
     adjectives: tuple[str, ...]
     nouns: tuple[str, ...]
     number: str = ""
+
+    @property
+    def whole(self) -> int:
+        """Where the phrase begins, with its numeral."""
+        return self.start - 1 if self.number else self.start
 
     @property
     def head(self) -> str:
@@ -82,6 +92,45 @@ def noun_phrases(sentence: Sentence) -> list[NounPhrase]:
         phrases.append(NounPhrase(start, noun, stop, adjectives, nouns, number))
         noun = stop
     return phrases
+
+
+def denied_words(sentence: Sentence) -> set[int]:
+    """The words that a caption denies, as positions: "no cat or dog", "not wearing a hat".
+
+    Example:
+        >>> words = tuple("a man without a hat".split())
+        >>> tags = ("DET", "NOUN", "ADP", "DET", "NOUN")
+        >>> sorted(denied_words(Sentence(words, ("",) * 6, tags)))
+        [3, 4]
+    """
+    denied = {i for i in range(len(sentence.words)) if _denied(sentence, i)}
+    end = -1  # of the phrase before, if it is denied
+    for phrase in noun_phrases(sentence):
+        zero = sentence.words[phrase.whole].lower() in DENIALS
+        # A denial goes on through a list: "no cat, dog or bird".
+        listed = end >= 0 and _listed(sentence, end, phrase.whole)
+        end = -1
+        if zero or listed or phrase.whole in denied:
+            denied.update(range(phrase.whole, phrase.stop))
+            end = phrase.stop
+    return denied
+
+
+def _listed(sentence: Sentence, start: int, stop: int) -> bool:
+    """Whether only commas, conjunctions and articles stand between two phrases."""
+    words = [word.lower() for word in sentence.words[start:stop]]
+    return "but" not in words and LINKING_TAGS.issuperset(sentence.tags[start:stop])
+
+
+def _denied(sentence: Sentence, start: int) -> bool:
+    """Whether a denial goes as far as a word: "no cat", "not wearing a hat", "free of people"."""
+    for position in range(start - 1, -1, -1):
+        word = sentence.words[position].lower()
+        if word in DENIALS:
+            return True
+        if word != "of" and sentence.tags[position] not in PASSED_TAGS:
+            return False
+    return False
 
 
 def _modified_from(tags: Sequence[str], noun: int) -> int:
