@@ -169,7 +169,9 @@ class ReverseRelation(Rule):
                 taken.update(positions)
                 if len(phrase) == 1 and not _states_relation(sentence, start):
                     continue
-                if _is_denied(sentence, start):
+                # Boxes "on top of each other" are under each other as well.
+                mutual = low[stop : stop + 2] in (("each", "other"), ("one", "another"))
+                if mutual or _is_denied(sentence, start):
                     continue
                 edits.append({(start, stop): reverse})
         yield from _shuffled(edits, rng)
@@ -334,8 +336,8 @@ def _states_relation(sentence: Sentence, position: int) -> bool:
     low = _lower(sentence.words)
     word = low[position]
     after = low[position + 1]
-    if word == "with":
-        return after not in ("no", "nothing", "any")
+    if word in ("with", "without"):
+        return after not in ("no", "nothing", "any") and not _participle(sentence, position - 1)
     if word == "over":
         return not after[0].isdigit() and low[max(0, position - 1)] != "all"
     if word != "on":
@@ -349,12 +351,20 @@ def _states_relation(sentence: Sentence, position: int) -> bool:
     return True
 
 
+def _participle(sentence: Sentence, position: int) -> bool:
+    """Whether a word is a verb such as "filled", with which "with" is one word."""
+    if position < 0 or sentence.tags[position] != "VERB":
+        return False
+    word = sentence.words[position].lower()
+    return word.endswith("ed") or word in word_set("participles")
+
+
 def _relates(sentence: Sentence, position: int) -> bool:
-    """Whether a preposition has an object after it and no other preposition beside it."""
+    """Whether a preposition has an object after it, and before it no word that it belongs to."""
     if sentence.tags[position] != "ADP":
         return False
     before = sentence.words[position - 1].lower() if position else ""
-    if before in ("depending", "based"):
+    if before in ("depending", "based", "along", "together", "up", "down", "out"):
         return False
     # An object follows: "on a box", not "the lamp is on".
     if position + 1 == len(sentence.tags):
