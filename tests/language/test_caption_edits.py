@@ -70,6 +70,8 @@ RULES = [  # a rule, a caption and all that it becomes
     (ADJECTIVES, "a red car behind a blue car", "a blue car behind a red car"),
     (ADJECTIVES, "a big car hits a large bus"),
     (ADJECTIVES, "several cars and a red bus"),
+    (ADJECTIVES, "a red car bigger than an old bus", "an old car bigger than a red bus"),
+    (ADJECTIVES, "multiple cars near a red bus"),
     (ADJECTIVES, "a large wooden spoon hits a large bowl"),  # "a large large spoon"
     (ADJECTIVES, "a small plate full of old bread", "an old plate full of small bread"),
     (ATTRIBUTES, "a red car behind a bus", "a car behind a red bus"),
@@ -120,6 +122,7 @@ RULES = [  # a rule, a caption and all that it becomes
     (ReplaceWord("ADJ"), "a cat that is not red"),
     (ReplaceWord("VERB"), "a cat not running"),
     (ReplaceWord("NUM"), "a room without two cats"),
+    (ReplaceWord("ADJ"), "a cube taller than a ball full of water"),
     (ReplaceWord("ADJ"), "A RED BUS", "A GREEN BUS", "A BLUE BUS"),
     (ReplaceWord("ADJ"), "a Red TV", "a green TV", "a blue TV"),
 ]  # fmt: skip

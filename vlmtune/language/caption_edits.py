@@ -97,8 +97,6 @@ class SwapAdjectives(Rule):
             phrase_of |= dict.fromkeys(positions, phrase)
         # Quantifiers such as "many" describe no object, so swapping them proves nothing.
         adjectives = _positions(sentence, "ADJ", _descriptive)
-        # "a plate full of bread" has no "wooden of bread".
-        adjectives = [i for i in adjectives if sentence.words[i + 1 : i + 2] != ("of",)]
         pairs = list(combinations(adjectives, 2))
         for i, j in _shuffled(pairs, rng):
             first = sentence.words[i]
@@ -276,7 +274,9 @@ def _any_word(sentence: Sentence, position: int) -> bool:
 
 
 def _descriptive(sentence: Sentence, position: int) -> bool:
-    """Whether an adjective describes an object, unlike "many" or "other"."""
+    """Whether an adjective alone describes an object, unlike "many", "full of", "taller than"."""
+    if sentence.words[position + 1 : position + 2] in (("of",), ("than",)):
+        return False
     return sentence.words[position].lower() not in word_set("quantifiers")
 
 
