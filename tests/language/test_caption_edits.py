@@ -43,6 +43,8 @@ RULES = [  # a rule, a caption and all that it becomes
     (NOUNS, "a dog chases two cats"),  # "a cats"
     (NOUNS, "a dog and a cat"),
     (NOUNS, "a dog sitting next to a cat"),
+    (NOUNS, "a man and his dog"),
+    (NOUNS, "white shirts and skirts"),
     (NOUNS, "a big dog and a cat", "a big cat and a dog"),
     (NOUNS, "two dogs and three cats", "two cats and three dogs"),
     (NOUNS, "a dog in front of a cat", "a cat in front of a dog"),
@@ -83,6 +85,7 @@ RULES = [  # a rule, a caption and all that it becomes
     (ATTRIBUTES, "a very tall giraffe behind a bus"),  # "a very giraffe"
     (ATTRIBUTES, "a small, old car behind a red bus", "a red car behind a small, old bus"),
     (ATTRIBUTES, "a red car behind a red bus"),
+    (ATTRIBUTES, "a red shirt, hat and glove"),
     (ATTRIBUTES, "a red car and a blue car"),
     (RELATION, "a cube to the left of a ball", "a cube to the right of a ball"),
     (RELATION, "A cat on top of a box.", "A cat under a box."),

@@ -73,7 +73,7 @@ class SwapNouns(Rule):
                 continue
             # "a dog and a cat" names the same in turn.
             order_is_free = interchangeable(sentence, a, b) or holders_alike(sentence, a, b)
-            if order_is_free and a.modifiers == b.modifiers:
+            if order_is_free and (a.modifiers == b.modifiers or _shared(sentence, a, b)):
                 continue
             first = (a.noun, a.stop)
             second = (b.noun, b.stop)
@@ -140,6 +140,8 @@ class ExchangeAttributes(Rule):
             if first_adjectives == second_adjectives or _order_is_free(sentence, a, b):
                 continue
             if not (first_adjectives and second_adjectives) and _is_part(sentence, a, b):
+                continue
+            if _shared(sentence, a, b):
                 continue
             # "a very tall giraffe and a tree" would become "a very tree".
             if any(sentence.tags[max(0, x.start - 1)] == "ADV" for x in (a, b)):
@@ -319,6 +321,13 @@ def _one_and_other(sentence: Sentence) -> bool:
         if not has_noun and not after_preposition and low[i - 1 : i] != ("each",):
             return True
     return False
+
+
+def _shared(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:
+    """Whether the adjectives of one object may be of both: "a white shirt and skirt"."""
+    if second.adjectives or second.number:
+        return False
+    return {"NOUN", "CCONJ", "PUNCT"}.issuperset(sentence.tags[first.stop : second.start])
 
 
 def _is_part(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:

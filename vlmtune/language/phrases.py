@@ -186,7 +186,8 @@ def interchangeable(sentence: Sentence, first: NounPhrase, second: NounPhrase) -
     if LIST_TAGS.issuperset(sentence.tags[first.stop : second.start]):
         return True
     for i in range(first.stop, second.start):
-        determiner = sentence.tags[i] in ("DET", "NUM")
-        if not determiner and sentence.words[i].lower() not in word_set("symmetric"):
+        word = sentence.words[i].lower()
+        determiner = sentence.tags[i] in ("DET", "NUM") or word in word_set("possessives")
+        if not determiner and word not in word_set("symmetric"):
             return False
     return True
