@@ -75,6 +75,8 @@ RULES = [  # a rule, a caption and all that it becomes
     (ADJECTIVES, "a red car bigger than an old bus", "an old car bigger than a red bus"),
     (ADJECTIVES, "multiple cars near a red bus"),
     (ADJECTIVES, "a large wooden spoon hits a large bowl"),  # "a large large spoon"
+    # "a large small cube"
+    (ADJECTIVES, "a large red cube hits a small ball", "a small red cube hits a large ball"),
     (ADJECTIVES, "a small plate full of old bread", "an old plate full of small bread"),
     (ATTRIBUTES, "a red car behind a bus", "a car behind a red bus"),
     (ATTRIBUTES, "An old brown dog chases a cat.", "A dog chases an old brown cat."),

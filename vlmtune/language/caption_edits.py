@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from typing_extensions import override
 
 from vlmtune.config import Configured
-from vlmtune.language.lexicon import relations, word_set
+from vlmtune.language.lexicon import groups, relations, word_set
 from vlmtune.language.phrases import (
     NounPhrase,
     compatible,
@@ -110,8 +110,7 @@ class SwapAdjectives(Rule):
             # "black and white"
             if BETWEEN_ADJECTIVES.issuperset(sentence.tags[i + 1 : j]):
                 continue
-            # "a large wooden spoon and a large bowl" would become "a large large spoon".
-            if (a and second.lower() in a.modifiers) or (b and first.lower() in b.modifiers):
+            if (a and _doubled(a, first, second)) or (b and _doubled(b, second, first)):
                 continue
             first_span = (i, i + 1)
             second_span = (j, j + 1)
@@ -321,6 +320,14 @@ def _one_and_other(sentence: Sentence) -> bool:
         if not has_noun and not after_preposition and low[i - 1 : i] != ("each",):
             return True
     return False
+
+
+def _doubled(phrase: NounPhrase, old: str, new: str) -> bool:
+    """Whether a phrase has a word like the new one: "a large large spoon", "a large small cube"."""
+    group = groups().get(new.lower())
+    if group is None or group == groups().get(old.lower()):
+        return new.lower() in phrase.modifiers
+    return any(groups().get(word) == group for word in phrase.modifiers)
 
 
 def _shared(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:
