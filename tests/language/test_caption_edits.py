@@ -19,6 +19,7 @@ CORPUS = [
     "a green cat sits on a table",
     "a blue horse is running on grass",
     "two women hold umbrellas",
+    "a hundred boats",
     "three wooden boats floating near an island",
     "a person in a group of people",
     "several happy children",
@@ -115,6 +116,9 @@ RULES = [  # a rule, a caption and all that it becomes
     (ReplaceWord("NUM"), "two dogs and three cats"),
     (ReplaceWord("NUM"), "four dogs", "two dogs", "three dogs"),
     (ReplaceWord("NUM"), "one dog"),
+    (ReplaceWord("NUM"), "a dozen eggs"),
+    (NOUNS, "two sheep and a red dog"),
+    (ReplaceWord("NOUN"), "two sheep"),
     # What is denied stays true.
     (NOUNS, "There is no cat on the box."),
     (NOUNS, "a box without a cat or dog"),

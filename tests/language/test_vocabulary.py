@@ -3,7 +3,7 @@ import pytest
 from vlmtune.language.tagger import LexiconTagger
 from vlmtune.language.vocabulary import Vocabulary, kind
 
-CAPTIONS = ["A red dog sits on 2 chairs.", "a green dog is sitting on a chair", "X café boxes"]
+CAPTIONS = ["A red dog sits on 12 chairs.", "a green dog is sitting on a chair", "X café boxes"]
 
 
 def test_words_by_kind():
@@ -13,6 +13,7 @@ def test_words_by_kind():
     assert vocabulary.counts["ADJ colour"] == {"green": 1, "red": 1}
     assert vocabulary.counts["VERB ing"] == {"sitting": 1}
     assert vocabulary.counts["VERB s"] == {"sits": 1}
+    assert "NUM" not in vocabulary.counts
     assert vocabulary.like("cat", "NOUN") == (("chair", "dog"), (1, 3))
     assert vocabulary.like("run", "VERB") == ((), ())
 

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from typing_extensions import override
 
 from vlmtune.config import Configured
-from vlmtune.language.lexicon import groups, relations, word_set
+from vlmtune.language.lexicon import groups, is_plural, relations, word_set
 from vlmtune.language.phrases import (
     NounPhrase,
     compatible,
@@ -37,6 +37,7 @@ EXCLUDED = {
     "NOUN": "light_nouns",
     "ADJ": "quantifiers",
     "ADP": "particles",
+    "NUM": "round_numbers",
 }
 
 
@@ -213,7 +214,9 @@ class ReplaceWord(Rule):
         for phrase in _stated(sentence):
             # Names are kept: another name may be true as well.
             named = "PROPN" in sentence.tags[phrase.noun : phrase.stop]
-            if not phrase.light and not named:
+            # "two sheep" would become "two dog".
+            alike = phrase.plural == is_plural(phrase.head)
+            if alike and not phrase.light and not named:
                 spans.append((phrase.noun, phrase.stop))
         return spans
 
@@ -388,5 +391,10 @@ def _relates(sentence: Sentence, position: int) -> bool:
     return sentence.tags[position + 1] in ("DET", "PRON", "NUM", "ADJ", "NOUN", "PROPN")
 
 
-FITS: dict[str, Fits] = {"ADJ": _descriptive, "ADP": _locative}
+def _counts(sentence: Sentence, position: int) -> bool:
+    """Whether a numeral stands alone before a noun, unlike "a dozen" and "dozens of"."""
+    return sentence.words[position].lower() not in word_set("round_numbers")
+
+
+FITS: dict[str, Fits] = {"ADJ": _descriptive, "ADP": _locative, "NUM": _counts}
 """Which words of a kind may be replaced; any word of the other kinds may."""

@@ -43,8 +43,8 @@ class NounPhrase:
 
     @property
     def plural(self) -> bool:
-        """Whether the head is a plural."""
-        return is_plural(self.head)
+        """Whether the head is a plural, by its ending or its numeral: "two sheep"."""
+        return is_plural(self.head) or self.number.lower() not in ("", "one", "1")
 
     @property
     def light(self) -> bool:

@@ -48,7 +48,8 @@ class Vocabulary:
             tags = tagger.tag(split)
             for word, tag in zip(split, tags, strict=True):
                 # Symbols, digits and words of other scripts replace no word.
-                if tag in KINDS and word.isascii() and len(word) > 1:
+                is_word = word.isascii() and len(word) > 1 and not word[0].isdigit()
+                if tag in KINDS and is_word:
                     count_of = counts.setdefault(kind(word, tag), Counter())
                     count_of[word.lower()] += 1
         return cls(counts)
