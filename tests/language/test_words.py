@@ -68,7 +68,7 @@ def test_a_name_keeps_its_capital():
     ("word", "right"),
     [
         *[(word, "an") for word in ("apple", "Old", "hour", "umbrella", "uninteresting", "8-year")],
-        *[(word, "an") for word in ("LCD", "MRI", "urn", "F-16")],
+        *[(word, "an") for word in ("LCD", "MRI", "urn", "F-16", "rv", "Xbox")],
         *[(word, "a") for word in ("dog", "unicorn", "uniform", "used", "European", "one", "")],
         *[
             (word, "a")

@@ -20,7 +20,7 @@ SPOKEN_CONSONANT = re.compile(
     r"one\b|once"
 )
 SPOKEN_VOWEL = re.compile(
-    r"hour|honest|honou?r|heir|8|1[18](?:th)?\b|[fhlmnrsx]-|(?:suv|mri|nba|fbi)\b"
+    r"hour|honest|honou?r|heir|8|1[18](?:th)?\b|[fhlmnrsx]-|(?:suv|rv|lcd|hdtv|xbox|mri|nba|nfl|fbi)\b"
 )
 # Capitals without a vowel are read one by one: "an LCD".
 LETTERS = re.compile(r"[FHLMNRSX][BCDFGHJ-NP-TV-XZ]+\b")
