@@ -88,9 +88,14 @@ def _is_comparative(low: str) -> bool:
         stem = low.removesuffix(ending)
         if stem == low:
             continue
-        # "smaller", "wider", "bigger", "happier"
+        # "smaller", "wider"
+        bases = [stem, f"{stem}e"]
         shorter = stem[:-1]
-        for base in (stem, f"{stem}e", shorter, f"{shorter}y"):
+        if stem.endswith("i"):
+            bases.append(f"{shorter}y")  # "happier"
+        if stem[-1:] == shorter[-1:]:
+            bases.append(shorter)  # "bigger", unlike "father" and "freezer"
+        for base in bases:
             if len(base) > 2 and "ADJ" in tags().get(base, ()):
                 return True
     return False
