@@ -27,6 +27,7 @@ def units(*rules, count=2) -> CaptionUnits:
         ("It runs.", ("It runs.",)),
         # The one who holds it may be the hat or the woman.
         ("a woman with a hat holding a cup", ("woman with a hat",)),
+        ("a man in a suit and tie holds a cup", ("man in a suit",)),
         ("a cup on a table beside a chair", ("cup on a table", "table beside a chair")),
     ],
 )

@@ -14,7 +14,6 @@ from vlmtune.data.caption_draw import draw_captions
 from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.noun_phrases import NounPhrases, object_spans, span_text
 from vlmtune.language.tagger import Tagger, tagged_sentence
-from vlmtune.language.words import Sentence
 from vlmtune.types import Group
 
 ENDS = frozenset({"PUNCT", "CCONJ", "SCONJ", "PRON"})
@@ -25,9 +24,9 @@ class CaptionUnits(NounPhrases):
 
     A relation is two objects in a row with a verb or a preposition between them and no comma or
     conjunction: "man riding a horse", "red cube left of the blue sphere". A verb behind another
-    relation may belong to either of its objects, so "a woman with a hat holding an umbrella" gives
-    "woman with a hat" alone. A corpus with a scene graph needs a subclass with another
-    `of_caption`. Objects are `NounPhrases`.
+    relation, or behind a list in it, may belong to any of its objects, so "a woman with a hat
+    holding an umbrella" gives "woman with a hat" alone. A corpus with a scene graph needs a
+    subclass with another `of_caption`. Objects are `NounPhrases`.
 
     Each image draws `count` of the units of its captions anew in each epoch. A foil is a rewritten
     unit ("man leading a horse"), false of the images of its unit. Other images neither know it nor
@@ -85,13 +84,15 @@ class CaptionUnits(NounPhrases):
     def _relations(self, caption: str) -> tuple[str, ...]:
         sentence = tagged_sentence(caption, self.tagger)
         relations = []
-        is_object = False  # of the relation before
+        is_object = False  # of the relation before, or listed with one
         for first, second in pairwise(object_spans(sentence)):
-            related = _related(sentence, first[1], second[0])
-            verb = "VERB" in sentence.tags[first[1] : second[0]]
-            if related and not (verb and is_object):
+            between = set(sentence.tags[first[1] : second[0]])
+            related = ENDS.isdisjoint(between) and not between.isdisjoint(("VERB", "ADP"))
+            if related and not ("VERB" in between and is_object):
                 relations.append(span_text(sentence, first[0], second[1]))
-            is_object = related
+            # "suit and tie", unlike ", and a man": a new clause has a subject of its own.
+            listed = between <= {"CCONJ", "DET"} or between <= {"PUNCT", "DET"}
+            is_object = related or (is_object and listed)
         return tuple(dict.fromkeys(relations))
 
     @override
@@ -102,9 +103,3 @@ class CaptionUnits(NounPhrases):
         sampled = draw_captions(units, self.count, seed, epoch)
         # No foil is a unit that was not drawn.
         return self.foils.added(sampled, seed, epoch, units)
-
-
-def _related(sentence: Sentence, start: int, stop: int) -> bool:
-    """Whether a verb or a preposition joins two objects, with these words between them."""
-    tags = set(sentence.tags[start:stop])
-    return ENDS.isdisjoint(tags) and not tags.isdisjoint(("VERB", "ADP"))
