@@ -39,6 +39,10 @@ def test_noun_phrases():
         ("skier", "woman", True),
         ("red", "blue", False),
         ("big", "large", True),
+        ("bathroom", "room", True),
+        ("bathroom", "kitchen", False),
+        ("reading", "holding", True),
+        ("moving", "driving", True),
     ],
 )
 def test_compatible(one, other, right):
