@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,7 @@ def test_a_corpus_knows_captions_of_other_records_and_mines_none_false_of_its_ow
     assert known.digest == corpus_digest([shards, shards])
     truth = torch.tensor([[True, False, False], [False, False, True]])
     group = Group("r", ("i", "j"), ("t", "u", "v"), ("t", "u", "v"), truth, (frozenset("t"),) * 2)
-    assert _captions(group) == {"t", "v"}
+    assert set(_captions(group)) == {"t", "v"}
 
 
 def test_each_group_brings_its_hardest_neighbours(shards, cache):
@@ -156,6 +157,18 @@ def test_every_image_is_told_the_captions_of_the_hardest_records_of_its_batch(sh
                 marks += want
         assert batch.targets.mined_negatives[:4].any(dim=1).all()
     assert marks
+
+
+def test_marks_are_of_every_record_of_an_image_and_of_no_other_spelling(shards, cache):
+    mined = MinedNeighbours(cache)
+    mined.prepare([shards])
+    index = record_index([shards])
+    two, three = read_group(index[2]), read_group(index[3])
+    again = replace(three, key="again", text_ids=("again",), texts=("Caption 2. ",))
+    other = replace(three, key="other", text_ids=("other",), texts=("other",))
+    (marked, *_), _ = mined.extend([two, three, again, other], 0, 0)
+    assert marked.mined_negatives is not None
+    assert {"t3", "again", "other"} & marked.mined_negatives == {"t3", "other"}
 
 
 class Noting(RankingPairs):

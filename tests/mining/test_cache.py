@@ -118,13 +118,14 @@ def test_the_cache_equals_brute_force(tmp_path):
 
 
 def test_neighbours_that_say_nothing_false_are_no_counterparts(tmp_path):
-    captions = {"a": ["x", "y"], "b": ["x"], "c": ["z"], "d": []}
+    captions = {"a": ["x", "y"], "b": ["X. "], "c": ["z"], "d": []}
     x = torch.tensor([[1.0, 0], [1.0, 0.1], [1.0, 0.9], [1.0, 0.2]])
     for name, score in (("coarse", None), ("fine", Scoring())):
         cache = open_or_build_cache(tmp_path, key(scorer=name), captions, lambda: x, score)
         assert cache.similar("a") == ["b", "d", "c"]
         assert counterparts(cache, "a") == ["c"]
         assert counterparts(cache, "b")[0] == "a"  # y is false of b
+        assert not {"x", "X. "} & {*cache.false_captions("a"), *cache.false_captions("b")}
     # Without scores only images are compared.
     cache = build(tmp_path)
     assert not cache.scored

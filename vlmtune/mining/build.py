@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vlmtune.errors import UserError
+from vlmtune.language.canonical import canonical
 from vlmtune.mining.cache import ARRAYS, CacheKey, SimilarityCache
 from vlmtune.storage import folder as folders
 from vlmtune.storage.files import remove, write_atomically
@@ -99,7 +100,11 @@ class _Builder:
         self.images = list(captions)
         distinct = set(chain.from_iterable(captions.values()))
         self.texts = sorted(distinct)
-        column = {text: number for number, text in enumerate(self.texts)}
+        # Captions of the same words are one, so that none is false beside its other spelling.
+        first: dict[str, int] = {}
+        column = {}
+        for number, text in enumerate(self.texts):
+            column[text] = first.setdefault(canonical(text), number)
         self.true = []  # of each image the columns of its captions, ascending
         for texts in captions.values():
             columns = sorted({column[text] for text in texts})

@@ -56,7 +56,7 @@ class CacheKey:
 
     Example:
         >>> CacheKey("f00d", "", "cafe").folder
-        'neighbours-128-060bb1971bef66a4'
+        'neighbours-128-fe7bc9a6d1251b7d'
     """
 
     backbone: str
@@ -71,6 +71,7 @@ class CacheKey:
         facts["decoding"] = DECODING
         facts["version"] = folders.VERSION
         facts["copies"] = "one image"  # they were neighbours of each other before
+        facts["captions"] = "by words"  # in another spelling they were false before
         return facts
 
     @property

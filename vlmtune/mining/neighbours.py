@@ -7,7 +7,7 @@ Never: a choice that depends on anything but seed, epoch and the batch.
 import hashlib
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, zip_longest
+from itertools import compress, islice, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.tar_records import Damage
 from vlmtune.errors import UserError
+from vlmtune.language.canonical import canonical
 from vlmtune.mining.cache import SimilarityCache
 from vlmtune.storage.folder import DamagedError
 from vlmtune.types import Group
@@ -131,16 +132,19 @@ class MinedNeighbours(BatchNeighbours):
     def _mark(self, groups: Sequence[Group]) -> list[Group]:
         """Gives each group the captions of the other groups that are hardest for it."""
         # Captions of the records that are in the batch, added ones included.
-        captions: dict[int, frozenset[str]] = {}
+        captions: dict[int, dict[str, str]] = {}
         for group in groups:
-            records = self._records(group)
-            captions |= dict.fromkeys(records, _captions(group))
+            # Another record of the image has the number of the first, and captions of its own.
+            for number in self._records(group):
+                captions.setdefault(number, {}).update(_captions(group))
         marked = []
         for group in groups:
             in_batch = (number for number in self._rank(group) if number in captions)
+            own = set(_captions(group).values())
             hardest: set[str] = set()
             for number in islice(in_batch, self.among):
-                hardest |= captions[number]
+                found = captions[number].items()
+                hardest.update(name for name, caption in found if caption not in own)
             marked.append(replace(group, mined_negatives=frozenset(hardest)))
         return marked
 
@@ -188,11 +192,12 @@ class MinedNeighbours(BatchNeighbours):
         return rows
 
 
-def _captions(group: Group) -> frozenset[str]:
-    """Returns the ids of the texts that are true of an image of the group."""
+def _captions(group: Group) -> dict[str, str]:
+    """Returns the texts that are true of an image of the group: their words by id."""
     true = group.truth.any(dim=0).tolist()
-    pairs = zip(group.text_ids, true, strict=True)
-    return frozenset(name for name, is_true in pairs if is_true)
+    names = compress(group.text_ids, true)
+    texts = compress(group.texts, true)
+    return dict(zip(names, map(canonical, texts), strict=True))
 
 
 def _all_stored(group: Group, stored: Container[str]) -> bool:
