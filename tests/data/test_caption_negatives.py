@@ -40,6 +40,8 @@ def test_each_caption_gets_false_texts_of_its_own():
     assert batch.targets.same_group.int().tolist() == [[1, 1, 1, 1, 0], [0, 0, 0, 0, 1]]
     assert batch.targets.known.equal(batch.targets.same_group)
     assert groups[0].texts == ("a red dog chases a black cat", "a dog")
+    (twice,) = swapping().added([one("c", "a dog chases a cat", "A dog chases a cat.")], 0, 0)
+    assert len(twice.texts) == 3  # and not the same words again
 
 
 def test_they_depend_on_seed_epoch_and_group_alone():

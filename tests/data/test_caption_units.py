@@ -75,6 +75,7 @@ def test_no_foil_is_a_unit_or_an_object_of_a_caption_that_was_not_drawn():
         foils = set(one.texts[1:])
         assert foils.isdisjoint({"man", "horse", "dog", "black dog", "man on a horse"})
     assert "cat" not in made.known_of("There is no cat")
+    assert made.known_of("A black dog.") == ("black dog", "dog")
 
 
 def test_rules_learn_the_words_of_the_captions():

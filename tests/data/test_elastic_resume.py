@@ -187,13 +187,16 @@ def test_a_checkpoint_between_two_steps_loses_no_gradient(make_set, tmp_path, di
     torch.manual_seed(0)
     start = Summing().state_dict()
 
-    def run(folder: str, die_at: int | None, resume: Path | None) -> tuple[list[str], dict]:
-        model = Summing(die_at)
+    def run(folder: str, resume: Path | None) -> tuple[list[str], dict, tuple[int, int]]:
+        model = Summing()
         model.load_state_dict(start)
         seen = flat(train(data, tmp_path / folder, 2, 0, resume, model, **options))
-        return seen, model.state_dict()
+        loop = model.trainer.fit_loop.epoch_loop
+        # By the first Lightning validates, by the second it logs.
+        counted = (loop.batch_progress.total.processed, loop._batches_that_stepped)
+        return seen, model.state_dict(), counted
 
-    whole, want = run("whole", None, None)
+    whole, want, counted = run("whole", None)
     assert whole == order(data, 0)[:22] + order(data, 1)[:22]
     model = Summing(die_at)
     model.load_state_dict(start)
@@ -203,10 +206,11 @@ def test_a_checkpoint_between_two_steps_loses_no_gradient(make_set, tmp_path, di
     with pytest.raises(Killed):
         trainer.fit(model, datamodule=sets)
     last = tmp_path / "killed" / f"{die_at}.ckpt"
-    rest, got = run("resumed", None, last)
+    rest, got, counted_again = run("resumed", last)
     done = die_at // 11 * 11 + (die_at % 11) // 3 * 3
     assert rest == whole[2 * done :]
     assert all(got[name].equal(value) for name, value in want.items())
+    assert counted_again == counted == (22, 8)
     assert trainer.global_step == die_at // 11 * 4 + (die_at % 11) // 3
 
 

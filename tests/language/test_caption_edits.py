@@ -60,6 +60,7 @@ RULES = [  # a rule, a caption and all that it becomes
     (ADJECTIVES, "The car is red and the bus is old.", "The car is old and the bus is red."),
     (NOUNS, "a man on a bike near a man on a horse", "a horse on a bike near a man on a man",
      "a bike on a man near a man on a horse", "a man on a bike near a horse on a man"),
+    (NOUNS, "a box on a box on a table", "a table on a box on a box", "a box on a table on a box"),
     (NOUNS, "a pair of dogs chases a pair of cats", "a pair of cats chases a pair of dogs"),
     (NOUNS, "one dog chases a cat, the other is asleep"),
     (NOUNS, "one dog chases a cat near other cars", "one cat chases a dog near other cars"),
@@ -84,6 +85,7 @@ RULES = [  # a rule, a caption and all that it becomes
     (ATTRIBUTES, "a black and white dog near a red bus", "a red dog near a black and white bus"),
     (ATTRIBUTES, "a car behind a bus"),
     (ATTRIBUTES, "a glass filled with red wine"),
+    (ATTRIBUTES, "a small glass filled with red wine", "a red glass filled with small wine"),
     (ATTRIBUTES, "a dog in a blue car", "a blue dog in a car"),
     (ATTRIBUTES, "a very tall giraffe behind a bus"),  # "a very giraffe"
     (ATTRIBUTES, "a small, old car behind a red bus", "a red car behind a small, old bus"),
@@ -160,6 +162,7 @@ def test_nouns_are_replaced_by_nouns_of_their_number_that_are_not_true():
 def test_frequent_words_come_more_often():
     words = Vocabulary({"NOUN": {"dog": 90, "cat": 10}})
     sentence = Sentence(("a", "cow"), ("", " ", ""), ("DET", "NOUN"))
+    assert len(list(ReplaceWord().rewrites(sentence, random.Random(0), words))) == 8  # tries
     edits = (ReplaceWord().rewrites(sentence, random.Random(seed), words) for seed in range(300))
     drawn = [sentence.edited(next(edit)) for edit in edits]
     assert 0.83 < drawn.count("a dog") / 300 < 0.97

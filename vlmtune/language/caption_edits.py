@@ -106,7 +106,7 @@ class SwapAdjectives(Rule):
                 continue
             a = phrase_of.get(i)
             b = phrase_of.get(j)
-            if a and b and (a is b or _order_is_free(sentence, a, b)):
+            if a and b and _order_is_free(sentence, a, b):
                 continue
             # "black and white"
             if BETWEEN_ADJECTIVES.issuperset(sentence.tags[i + 1 : j]):
