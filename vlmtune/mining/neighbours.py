@@ -140,11 +140,11 @@ class MinedNeighbours(BatchNeighbours):
         marked = []
         for group in groups:
             in_batch = (number for number in self._rank(group) if number in captions)
-            own = set(_captions(group).values())
+            true = set(_captions(group).values())
             hardest: set[str] = set()
             for number in islice(in_batch, self.among):
-                found = captions[number].items()
-                hardest.update(name for name, caption in found if caption not in own)
+                texts = captions[number].items()
+                hardest.update(name for name, caption in texts if caption not in true)
             marked.append(replace(group, mined_negatives=frozenset(hardest)))
         return marked
 
