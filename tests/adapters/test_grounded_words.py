@@ -127,8 +127,9 @@ def naive(backbone, adapter, state, caption, scale):
             read = logits.softmax(dim=0)
             if word == hidden:
                 red = meaning(backbone, "red")
-                weight = 6 * 0.7 * backbone.logit_scale * float(red.square().sum())
-                unread += weight * float(read @ embedded @ red) / adapter.heads
+                found = 0.7 * backbone.logit_scale * float(read @ embedded @ red) / adapter.heads
+                score += found
+                unread += (2 * float(red.norm())) ** 3 * found
                 continue
             content_read = read @ values[:, part] / math.sqrt(size)
             score += float(content_read @ content[word, part]) / 2
@@ -335,7 +336,7 @@ def test_words_are_hidden_and_read_on_every_family_of_towers(family, tmp_path):
         loaded.load_state_dict(adapter.state_dict())
         torch.testing.assert_close(loaded.eval()(image, text).values, together)
         # A hidden word counts by its meaning.
-        adapter.unread.scale = 0.0
+        adapter.unread.scale = 1e-9
         without = adapter(image, text).values
     torch.testing.assert_close(without[:, 0], together[:, 0])
     assert (without[:, 1:] - together[:, 1:]).abs().min() > 1e-4

@@ -31,8 +31,7 @@ class UnreadWords(nn.Module):
     of the patches: $\mu e^{\tau} \, (t_w - t_0)^\top (z_p - m)$, with the embedding $t_0$ of a text
     without words, the logit scale $e^\tau$ of the model and a trained m. The difference is what the
     word adds to a text: large for colours, small for sizes, of which patches say nothing. $\mu$ is
-    fixed. After training $\mu$ is multiplied by $6 |t_w - t_0|^2$, about 1.5 for colours and 0.5
-    for sizes, which the whole image tells better than its patches.
+    fixed.
 
     In training some words count as unread, so that hidden words learn where to look. A call hides
     such a word in all n texts that it is given; a joint adapter prepares the texts of a step in
@@ -70,10 +69,7 @@ class UnreadWords(nn.Module):
         self.mean = nn.Parameter(torch.zeros(self.width), requires_grad=weight > 0)
 
     def forward(self, text: Tokens) -> tuple[Bool[Tensor, "n t"], Float[Tensor, "n t d"]]:
-        r"""Which tokens are hidden; $\mu e^\tau \, (t_w - t_0)$ of these, 0 of all other tokens.
-
-        After training that is multiplied by $6 |t_w - t_0|^2$.
-        """
+        r"""Which tokens are hidden; $\mu e^\tau \, (t_w - t_0)$ of these, 0 of all other tokens."""
         is_word = word_mask(text.mask, self.special)
         if self.training:
             ids, meanings = self._sampled(text, is_word)
@@ -84,8 +80,6 @@ class UnreadWords(nn.Module):
                 return is_unread, text.values.new_zeros(*is_unread.shape, self.width)
             ids = text.word_ids[is_unread].unique()
             meanings = self._meanings(ids, text)
-            squared = meanings.square().sum(dim=1, keepdim=True)
-            meanings = 6 * squared * meanings
         # Row i of the table belongs to the i-th unread word, the last row to all other tokens.
         table = torch.cat([self.scale * meanings, meanings.new_zeros(1, self.width)])
         last = len(ids)
