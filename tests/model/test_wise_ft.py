@@ -218,6 +218,8 @@ def test_an_export_records_its_alpha(saved, tmp_path, capsys, given, model_folde
         status, _, err = run(capsys, out, "--image-size=64", "--out", tmp_path / "larger")
         assert status == 0, err
         assert json.loads((tmp_path / "larger/adapter_config.json").read_text())["alpha"] == alpha
+        again = ["export", out, "--image-size=64", "--alpha=0", "--out", tmp_path / "other"]
+        command_refused(capsys, again, "leave out --alpha and --alphas")
     picture = tmp_path / "picture.png"
     halves("red", "blue").save(picture)
     texts = ["a red cube", "a blue dog"]

@@ -158,7 +158,7 @@ def _check_options(options: argparse.Namespace) -> None:
             f"expected --model with --architecture, got {checkpoint}: write --model {checkpoint}",
         ),
         (
-            model is not None and (not changes or alphas or alpha),
+            model is not None and (not changes or alphas is not None or alpha is not None),
             f"expected --merged FOLDER, --vectors or --image-size with --model {model}, which is "
             "not a checkpoint of `vlmtune fit`: add one, and leave out --alpha and --alphas",
         ),
