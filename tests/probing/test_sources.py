@@ -97,7 +97,7 @@ def test_a_column_is_the_label(tmp_path):
     ]
 
 
-def test_a_member_of_a_tar_is_the_label(tmp_path):
+def test_a_member_of_a_tar_is_the_label(tmp_path, caplog):
     records = []
     for i in range(40):
         cells = json.dumps({"caption": "a thing", "kind": COLOURS[i % 2]}).encode()
@@ -107,6 +107,10 @@ def test_a_member_of_a_tar_is_the_label(tmp_path):
     assert {x.label for x in images} == {"0", "1", "2"}
     assert images[0].open().size == (8, 8)
     assert {x.label for x in labelled_images(tmp_path, "kind")} == {"red", "green"}
+    # A record whose json is cut off is damaged, however whole its image is.
+    write_tar(tmp_path / "0.tar", [{**records[0], "json": b'{"kind": '}, *records[1:]])
+    assert len(labelled_images(tmp_path, "kind")) == 39
+    assert f"1 damaged records of {tmp_path} are left out" in caplog.text
 
 
 def write_tar(path, records):

@@ -258,7 +258,11 @@ def _of_shards(path: Path | str, labels: str | None) -> Iterator[Listed]:
             if isinstance(raw, Damage):
                 damaged += 1
                 continue
-            label = _label(raw, labels)
+            try:
+                label = _label(raw, labels)
+            except (ValueError, RecursionError):  # a malformed json, the latter of deep nesting
+                damaged += 1
+                continue
             for name, span in raw.spans.items():
                 extension = name.rpartition(".")[2]
                 if extension in EXTENSIONS:
