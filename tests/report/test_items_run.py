@@ -2,12 +2,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.refusals import refused
 from vlmtune.cli.main import main
+from vlmtune.metrics.intervals import bootstrap_mean
 from vlmtune.report.items_file import write_items
 from vlmtune.report.items_run import run_of_items
 from vlmtune.results import ItemRow, MetricValue, Result
+from vlmtune.results.result import WordMaps
 from vlmtune.types import ImageRef
 
 
@@ -49,6 +52,18 @@ def test_the_same_items_in_another_order_are_compared_and_means_over_groups_stay
     mine = replace(mine, results=(grouped,))
     run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((1.0, 0.0, 1.0, 0.0))}, [mine], {})
     assert run.results[0].metrics["accuracy"].value == 0.875
+
+
+def test_equal_grades_have_the_same_interval_and_nothing_else_of_the_other_run(mine):
+    grades = (0.25, 0.5, 0.5, 0.75)
+    metric = bootstrap_mean(torch.tensor(grades, dtype=torch.float64), 0.25)
+    maps = WordMaps(
+        "a dog", ImageRef(Path("a.png")), ("dog",), ("1",), 1, (0.0, 0.0, 1.0, 1.0), True
+    )
+    result = Result("cola", "1", "map", {"map": metric}, outcomes=grades, readings=(maps,))
+    mine = replace(mine, results=(replace(result, runs=(grades,)),))
+    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows(grades)}, [mine], {})
+    assert run.results == (replace(result, readings=()),)
 
 
 @pytest.mark.parametrize(

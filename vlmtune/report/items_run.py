@@ -17,6 +17,7 @@ from vlmtune.metrics.cluster_robust import (
     macro_mean,
     mean_cosine,
 )
+from vlmtune.metrics.intervals import bootstrap_mean
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.report.differences import item_groups
 from vlmtune.report.items_file import STEM, Items, part_names
@@ -117,14 +118,27 @@ def _result(rows: Sequence[ItemRow], like: Result | None) -> Result:
     ways = like.cluster_ways or every_item_alone
     known_metric = like.metrics[like.primary]
     mean = _mean(outcomes, ways, item_groups(like), known_metric.unit)
+    # Grades vary less than right and wrong answers: without clusters they are resampled.
+    is_alone = not (like.cluster_ways or like.groups)
+    is_graded = any(row.right is None for row in rows)
+    if is_alone and is_graded and known_metric.unit == "fraction":
+        mean = bootstrap_mean(torch.tensor(outcomes, dtype=torch.float64))
     # Chance, unit and direction belong to the definition of the metric, which both tools have.
     metric = replace(
         known_metric, value=mean.value, low=mean.low, high=mean.high, clusters=mean.clusters
     )
     if like.degree != 1:  # the formula of the interval holds for a plain mean only
         metric = replace(metric, low=None, high=None)
+    # Whatever else the other run reports is of its own model.
     return replace(
-        like, metrics={like.primary: metric}, outcomes=outcomes, examples=(), series={}, repeats=()
+        like,
+        metrics={like.primary: metric},
+        outcomes=outcomes,
+        runs=(),
+        examples=(),
+        readings=(),
+        series={},
+        repeats=(),
     )
 
 
