@@ -338,7 +338,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         evidence = (read * weight).sum(dim=(1, 2, 3)) / 2
         if compared is None:
             return evidence, 0.0
-        by_word = (read.mean(dim=1) * compared).sum(dim=2)
+        by_word = (read.sum(dim=1) * compared).sum(dim=2) / self.heads
         *_, meanings = words.split(self.word_sizes, dim=2)
         return evidence + by_word.sum(dim=1), self._beside(by_word, meanings)
 
@@ -384,8 +384,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             return evidence, 0.0
         patches = image.values[:, :, len(blocks) :]
         compared = patches @ meanings[0].T
-        read = read.unflatten(2, (self.heads, -1)).mean(dim=2)
-        by_word = (read * compared).sum(dim=1)
+        read = read.unflatten(2, (self.heads, -1)).sum(dim=2)
+        by_word = (read * compared).sum(dim=1) / self.heads
         return evidence + by_word.sum(dim=1), self._beside(by_word, meanings)
 
     def _beside(
