@@ -71,7 +71,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     - Requirements: captions with hard negatives; towers that run block by block, images of one
       shape.
-    - Recommended: `PairBCE`; `frozen_weight: 0`, `leak: 0` for the log-probability of a sentence.
+    - Recommended: `PairBCE`; `frozen_weight: 0`, `leak: 0` for the log-probability of a sentence of
+      words that training had.
     - Relations: unlike `MMAdapter` it keeps the frozen score, and its score has a form by vectors.
     - Config: `--model.adapter grounded_words`.
 
