@@ -136,6 +136,8 @@ def naive(backbone, adapter, state, caption, scale):
             if adapter.locations:
                 location = adapter.location(tokens)[word, 2 * head : 2 * head + 2]
                 score += float((read @ grid) @ location) / 2
+    if hidden is not None:
+        score *= 0.7
     score = (1 - adapter.leak) * math.log(1 / (1 + math.exp(-score))) + adapter.leak * score
     score += unread
     if scale:

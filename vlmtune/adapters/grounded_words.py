@@ -28,7 +28,9 @@ from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, PooledTokens, Tokens, send
 
+CERTAINTY = 0.7  # of evidence, for each word of the text that training lacks
 ByHead = Float[Tensor, "n heads words patches"]
+ByWord = Float[Tensor, "P words"]
 
 
 class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
@@ -53,7 +55,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     $u_w = \frac{\mu e^\tau}{H} \sum_h \sum_p a_{whp} \, (t_w - t_0)^\top (z_p - m)$ to the
     evidence, and $u = \sum_w (2 |t_w - t_0|)^3 u_w$ to the score, since the logarithm hides it
     where the evidence of the other words is large. The factor is 0.8 to 1.7 for colours of the
-    small CLIP and at most 0.2 for sizes, of which patches say little. Training leaves u out.
+    small CLIP and at most 0.2 for sizes, of which patches say little. The evidence is less certain
+    beside such words, so e is multiplied by 0.7 for each. Training does neither.
 
     A text with a negation that training texts had counts by its evidence: its t is that of a text
     without words (`Negations`), and each $u_w$ is 0, unless `hidden_words` is 0.
@@ -275,11 +278,18 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             by_word = self._evidence(image.tokens, text.tokens.values)
             return by_word.sum(dim=1) + self.bias
         if len(text) == 1 < len(image):
-            evidence, beside = self._read_images(image.tokens, text.tokens)
+            evidence, by_word = self._read_images(image.tokens, text.tokens)
         else:
-            evidence, beside = self._read_pairs(image.tokens, text.tokens.values)
+            evidence, by_word = self._read_pairs(image.tokens, text.tokens.values)
         evidence = evidence + self.bias
-        frozen = self.scale * (image.pooled * text.pooled).sum(dim=1) + beside
+        frozen = self.scale * (image.pooled * text.pooled).sum(dim=1)
+        if by_word is not None:
+            evidence = evidence + by_word.sum(dim=1)
+            # Zero for words that training had.
+            *_, meanings = text.tokens.values.split(self.word_sizes, dim=2)
+            distance = meanings.norm(dim=2) / self.unread.scale
+            evidence = evidence * CERTAINTY ** distance.gt(0).sum(dim=1)
+            frozen = frozen + ((2 * distance) ** 3 * by_word).sum(dim=1)
         return frozen + (1 - self.leak) * logsigmoid(evidence) + self.leak * evidence
 
     @override
@@ -333,15 +343,13 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     def _read_pairs(
         self, image: Tokens, words: Float[Tensor, "P words x"]
-    ) -> tuple[PairScores, PairScores | float]:
-        """The evidence without its bias, and u."""
+    ) -> tuple[PairScores, ByWord | None]:
+        """The evidence by words that training had, and each $u_w$."""
         read, weight, compared = self._parts(image, words)
         evidence = (read * weight).sum(dim=(1, 2, 3)) / 2
         if compared is None:
-            return evidence, 0.0
-        by_word = (read.sum(dim=1) * compared).sum(dim=2) / self.heads
-        *_, meanings = words.split(self.word_sizes, dim=2)
-        return evidence + by_word.sum(dim=1), self._beside(by_word, meanings)
+            return evidence, None
+        return evidence, (read.sum(dim=1) * compared).sum(dim=2) / self.heads
 
     def _parts(
         self, image: Tokens, words: Float[Tensor, "n words x"]
@@ -361,7 +369,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         compared = meanings @ patches.mT if self.compares else None
         return read, weight, compared
 
-    def _read_images(self, image: Tokens, text: Tokens) -> tuple[PairScores, PairScores | float]:
+    def _read_images(self, image: Tokens, text: Tokens) -> tuple[PairScores, ByWord | None]:
         """The same of one text in many images, by one matrix product.
 
         The heads of the text stand in a block-diagonal matrix, so that no image is copied by head.
@@ -382,19 +390,11 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         read = masked_softmax(products, image.mask[:, :, None], dim=1)
         evidence = (read * weight).sum(dim=(1, 2)) / 2
         if not self.compares:
-            return evidence, 0.0
+            return evidence, None
         patches = image.values[:, :, len(blocks) :]
         compared = patches @ meanings[0].T
         read = read.unflatten(2, (self.heads, -1)).sum(dim=2)
-        by_word = (read * compared).sum(dim=1) / self.heads
-        return evidence + by_word.sum(dim=1), self._beside(by_word, meanings)
-
-    def _beside(
-        self, by_word: Float[Tensor, "P words"], meanings: Float[Tensor, "#P words d"]
-    ) -> PairScores:
-        r"""$u = \sum_w (2 |t_w - t_0|)^3 u_w$."""
-        distance = meanings.norm(dim=2) / self.unread.scale
-        return ((2 * distance) ** 3 * by_word).sum(dim=1)
+        return evidence, (read * compared).sum(dim=1) / self.heads
 
     @override
     def recall_image(self, image: PooledTokens) -> Vectors:
