@@ -15,6 +15,7 @@ from vlmtune.adapters.patch_grid import coordinates
 from vlmtune.types import FeatureSpec, Tokens
 
 TEXTS = ["a red cube", "blue sphere", "a cube left of a red sphere"]
+UNREAD = ("red", "left")
 
 
 def attached(backbone, **options):
@@ -109,9 +110,9 @@ def naive(backbone, adapter, state, caption, scale):
     text = backbone.text_tower.words([caption])
     ids = text.word_ids[0]
     embeddings = text.values[0] * (1 + adapter.unread.read[ids])
-    hidden = ["", *caption.split(), ""].index("red") if "red" in caption.split() else None
-    if hidden is not None:
-        embeddings[hidden] = adapter.unread.hidden_word
+    spoken = ["", *caption.split(), ""]
+    hidden = [position for position, word in enumerate(spoken) if word in UNREAD]
+    embeddings[hidden] = adapter.unread.hidden_word.detach()
     if adapter.whiten:
         embeddings = whitened(embeddings, backbone.text_tower.embedding.weight)
     words = backbone.text_tower.start(replace(text, values=embeddings[None]))
@@ -125,19 +126,18 @@ def naive(backbone, adapter, state, caption, scale):
             part = slice(head * size, (head + 1) * size)
             logits = keys[:, part] @ queries[word, part] / math.sqrt(size)
             read = logits.softmax(dim=0)
-            if word == hidden:
-                red = meaning(backbone, "red")
-                found = 0.7 * backbone.logit_scale * float(read @ embedded @ red) / adapter.heads
+            if word in hidden:
+                added = meaning(backbone, spoken[word])
+                found = 0.7 * backbone.logit_scale * float(read @ embedded @ added) / adapter.heads
                 score += found
-                unread += (2 * float(red.norm())) ** 3 * found
+                unread += (2 * float(added.norm())) ** 3 * found
                 continue
             content_read = read @ values[:, part] / math.sqrt(size)
             score += float(content_read @ content[word, part]) / 2
             if adapter.locations:
                 location = adapter.location(tokens)[word, 2 * head : 2 * head + 2]
                 score += float((read @ grid) @ location) / 2
-    if hidden is not None:
-        score *= 0.7
+    score *= 0.7 ** len(hidden)
     score = (1 - adapter.leak) * math.log(1 / (1 + math.exp(-score))) + adapter.leak * score
     score += unread
     if scale:
@@ -157,8 +157,8 @@ def test_scores_are_those_of_the_formula(backbone, locations, weight, leak, whit
     options = {"frozen_weight": weight, "leak": leak, "meaning_weight": 0.7, "whiten": whiten}
     adapter = attached(backbone, locations=locations, **options)
     awaken(adapter)
-    red = backbone.text_tower.words(["red"]).word_ids[0, 1]
-    adapter.unread.read.data[red] = 0
+    for word in UNREAD:
+        adapter.unread.read.data[backbone.text_tower.words([word]).word_ids[0, 1]] = 0
     image, text = states(backbone, adapter)
     scores = adapter(image, text).values
     parts, factor = (backbone, adapter), weight * backbone.logit_scale

@@ -28,7 +28,6 @@ from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, PooledTokens, Tokens, send
 
-CERTAINTY = 0.7  # of evidence, for each word of the text that training lacks
 ByHead = Float[Tensor, "n heads words patches"]
 ByWord = Float[Tensor, "P words"]
 
@@ -59,7 +58,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     beside such words, so e is multiplied by 0.7 for each. Training does neither.
 
     A text with a negation that training texts had counts by its evidence: its t is that of a text
-    without words (`Negations`), and each $u_w$ is 0, unless `hidden_words` is 0.
+    without words (`Negations`), and its unread words count for nothing, unless `hidden_words` is 0.
 
     The weights of contents and locations depend on the text alone, so that a relation is a linear
     reading of two locations: "a cube left of a sphere" gives the word of the cube (-1, 0) and that
@@ -284,12 +283,9 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         evidence = evidence + self.bias
         frozen = self.scale * (image.pooled * text.pooled).sum(dim=1)
         if by_word is not None:
-            evidence = evidence + by_word.sum(dim=1)
-            # Zero for words that training had.
             *_, meanings = text.tokens.values.split(self.word_sizes, dim=2)
-            distance = meanings.norm(dim=2) / self.unread.scale
-            evidence = evidence * CERTAINTY ** distance.gt(0).sum(dim=1)
-            frozen = frozen + ((2 * distance) ** 3 * by_word).sum(dim=1)
+            evidence, beside = self.unread.counted(evidence, by_word, meanings)
+            frozen = frozen + beside
         return frozen + (1 - self.leak) * logsigmoid(evidence) + self.leak * evidence
 
     @override

@@ -18,6 +18,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.types import Tokens, send
 
+CERTAINTY = 0.7  # of the evidence of a text, for each of its unread words
 Ids = Int[Tensor, "k"]
 Meanings = Float[Tensor, "k d"]
 
@@ -131,6 +132,24 @@ class UnreadWords(nn.Module):
         with evaluation_mode(*self.tower.blocks):
             last = run_all(self.tower, Tokens.full(values.float()))
             return normalize(self.tower.finish(last), dim=1)
+
+    def counted(
+        self,
+        evidence: Float[Tensor, "P"],
+        by_word: Float[Tensor, "P t"],
+        meanings: Float[Tensor, "#P t d"],
+    ) -> tuple[Float[Tensor, "P"], Float[Tensor, "P"]]:
+        r"""The evidence of a text with its unread words, and what these count for beside it.
+
+        Args:
+            evidence: That of all words that training texts had.
+            by_word: $u_w$, what the patches that an unread word reads say of it; 0 of all others.
+            meanings: As `forward` gives them after training: 0 of words that training texts had.
+        """
+        distance = meanings.norm(dim=2) / self.scale
+        certainty = CERTAINTY ** distance.gt(0).sum(dim=1)
+        beside = (2 * distance) ** 3 * by_word
+        return certainty * (evidence + by_word.sum(dim=1)), beside.sum(dim=1)
 
     def known(self, text: Tokens) -> Bool[Tensor, "n t"]:
         """Which tokens a training text had."""
