@@ -218,7 +218,10 @@ RELATIONS = (
 
 @pytest.mark.slow
 def test_the_rule_on_colas_own_file(tmp_path):
-    """Of Cola's 210 pairs 119 exchange an attribute of two different objects; all are found."""
+    """Of Cola's 210 pairs 119 exchange an attribute of two different objects.
+
+    Four of them exchange "posing" and "standing", which may both be true of a person.
+    """
     counts = Counter()
     for _, caption, _, other in load(released(f"cola/{BENCHMARK}")):
         sides: list[list[tuple[set[str], str]]] = []
@@ -239,4 +242,4 @@ def test_the_rule_on_colas_own_file(tmp_path):
         counts["found"] += len(built)
         counts["both"] += bool(built) and exchanged
         counts["one noun"] += s == t
-    assert counts == {"exchanged": 119, "found": 119, "both": 119, "one noun": 45}
+    assert counts == {"exchanged": 119, "found": 115, "both": 115, "one noun": 45}
