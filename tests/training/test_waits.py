@@ -147,6 +147,31 @@ def test_features_from_a_store(stem, model_folder, batch, corpus, tmp_path, monk
     step(made, stem, replace(batch, pixels=None), monkeypatch)
 
 
+@pytest.mark.parametrize("stem", ["linear_probe", "mm_adapter"])
+def test_a_store_on_the_device(stem, model_folder, batch, corpus, tmp_path, monkeypatch):
+    made = module(model_folder, plugin_of("adapters", stem, Adapter), [PairBCE()])
+    made.scores.open(tmp_path, corpus, made.fingerprint, "float16")
+    move(made)
+    features = made.scores.features
+    assert features.images is not None
+    texts = features.texts
+    assert texts is not None
+    bytes_of_stores = features.images.store.value_bytes + texts.value_bytes
+    with pretended_gpu(monkeypatch) as waits:
+        on_cpu = features.encode_both(batch, None, {})
+        # Three quarters of the free memory are left to the step.
+        features.move_stores(DEVICE, free=4 * bytes_of_stores - 1)
+        assert texts.features(batch.texts).device.type == "cpu"
+        features.move_stores(DEVICE, free=4 * bytes_of_stores)
+        assert texts.features(batch.texts).device == DEVICE
+        waits.clear()
+        on_device = features.encode_both(batch, None, {})
+        assert not waits
+        for here, there in zip(on_cpu, on_device, strict=True):
+            assert here.each.held.equal(there.each.held)
+            assert here.lengths.equal(there.lengths)
+
+
 @pytest.mark.parametrize("family", FAMILIES[1:])
 def test_other_families(family, batch, monkeypatch):
     model = backbone(family)

@@ -1,20 +1,22 @@
 """Digests of the images of a corpus, computed once and kept in a file.
 
-In: a digest of the corpus and its image ids. Out: the digest of each image.
-Never: a second reading of an unchanged corpus, or digests of a file that was changed: a training
-would take the features of other images.
+In: a digest of the corpus and its image ids. Out: the digest of each image, and rows of a store by
+image id. Never: a second reading of an unchanged corpus, or digests of a file that was changed: a
+training would take the features of other images.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from typing_extensions import TypedDict
 
 from vlmtune.errors import UserError
+from vlmtune.features.store import FeatureStore
 from vlmtune.storage.files import read_json, write_text
 from vlmtune.storage.folder import locked
+from vlmtune.types import Features
 
 
 class _Stored(TypedDict):
@@ -55,6 +57,23 @@ def image_digests(
                 content: _Stored = {"sha256": _sha256(digests), "digests": digests}
                 write_text(path, json.dumps(content))
     return digests
+
+
+class StoredImages:
+    """A store of images by the digest of their content, read by image id."""
+
+    def __init__(self, store: FeatureStore, digests: Mapping[str, str]) -> None:
+        self.store = store
+        self.digests = digests
+
+    def __contains__(self, name: str) -> bool:
+        return self.digests.get(name, "") in self.store
+
+    def features(self, ids: Sequence[str]) -> Features:
+        """Returns the rows of images, in the order of `ids`."""
+        # An id without a digest stays, so that the error of the store names it.
+        digests = [self.digests.get(name, name) for name in ids]
+        return self.store.features(digests)
 
 
 def _sha256(digests: dict[str, str]) -> str:

@@ -1,6 +1,6 @@
 """The feature store: frozen features on disk, read by memory mapping.
 
-In: a key, and features by id. Out: rows of features by id, on the CPU.
+In: a key, and features by id. Out: rows of features by id, on the CPU or where the store was moved.
 Never: live features, or a call of the backbone (see `encode`). A store is built again if its key
 changes (backbone weights, preprocessing, layer, type, data) or a file is damaged.
 
@@ -34,7 +34,7 @@ from vlmtune.storage import folder as folders
 from vlmtune.storage.files import Count, PositiveCount, read_json
 from vlmtune.storage.folder import DamagedError, FolderWriter
 from vlmtune.storage.progress import progress
-from vlmtune.types import Features, Pooled, Tokens, concatenate
+from vlmtune.types import Features, Pooled, Tokens, concatenate, send
 
 COPIED_AT_A_TIME = 256  # rows, whose tokens are in memory together
 
@@ -57,13 +57,13 @@ class Facts(TypedDict):
 
 
 _Piece = tuple[Tensor, Tensor | None]
-"""The values of a piece, and where the tokens of each row begin; None for pooled rows."""
+"""The values of a piece, and where the tokens of each row begin, on the CPU; None if pooled."""
 
 
 class FeatureStore:
     """An opened store: rows of features by id.
 
-    It travels to worker processes as its path and is mapped again there.
+    It travels to worker processes as its path and is mapped again there, on the CPU.
 
     Args:
         folder: The folder of the store.
@@ -120,6 +120,15 @@ class FeatureStore:
     def __contains__(self, name: str) -> bool:
         return name in self._row
 
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of all values in memory, or on the device that they were moved to."""
+        return sum(values.numel() * values.element_size() for values, _ in self._pieces)
+
+    def move_to(self, device: torch.device) -> None:
+        """Copies all values to a device, where rows are read from now on."""
+        self._pieces = [(values.to(device), offsets) for values, offsets in self._pieces]
+
     def __reduce__(self) -> tuple[Any, ...]:
         return FeatureStore, (self.folder,)
 
@@ -146,13 +155,13 @@ class FeatureStore:
             parts.append(self._read(piece, rows_in_piece))
             positions.append(of_piece)
         order = torch.cat(positions).argsort()
-        return concatenate(parts)[order]
+        return concatenate(parts).take(order)
 
     def _read(self, piece: int, rows: Tensor) -> Features:
         """The rows of one piece, by their numbers in it."""
         values, offsets = self._pieces[piece]
         if offsets is None:
-            return Pooled(values[rows].float())
+            return Pooled(values.index_select(0, send(rows, values.device)).float())
         # Tokens of all rows lie one after another; `offsets` says where each row begins.
         starts = offsets[rows]
         lengths = offsets[rows + 1] - starts
@@ -162,12 +171,13 @@ class FeatureStore:
         # (n, longest) numbers of stored tokens. Padding reads any that exists; it is zeroed below.
         numbers = starts[:, None] + position
         numbers.clamp_(max=len(values) - 1)
-        flat = values.index_select(0, numbers.reshape(-1)).float()
+        flat = values.index_select(0, send(numbers.reshape(-1), values.device)).float()
         tokens = flat.view(len(rows), longest, self.meta["width"])
-        padding = ~mask
-        if bool(padding.any()):
-            tokens.masked_fill_(padding[:, :, None], 0)
-        return Tokens(tokens, mask)
+        has_padding = not bool(mask.all())
+        mask = send(mask, values.device)
+        if has_padding:
+            tokens.masked_fill_(~mask[:, :, None], 0)
+        return Tokens(tokens, mask, noted_lengths=lengths)
 
 
 def _row_count(piece: _Piece) -> int:
