@@ -14,6 +14,7 @@ from vlmtune.benchmarks.table_classification import TableClassification
 from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
 from vlmtune.benchmarks.table_pairs import TablePairs
 from vlmtune.benchmarks.table_retrieval import TableRetrieval
+from vlmtune.cli.main import main
 from vlmtune.cli.plugins import make_benchmarks
 
 
@@ -153,6 +154,25 @@ def test_a_table_on_the_command_line_is_a_benchmark(row, kind, tmp_path):
     for name in (str(tmp_path / "none.csv"), "none.csv"):
         with refused(r"expected the table '.*none\.csv', there is no such file"):
             make_benchmarks([name])
+
+
+def test_options_of_a_table_on_the_command_line(tmp_path, capsys):
+    (tmp_path / "photos").mkdir()
+    path = table(tmp_path, {"image": "a.png", "said": "x", "wrong": "n"})
+    (tmp_path / "a.png").rename(tmp_path / "photos/a.png")
+    command = ["evaluate", "--model", "gone", "--benchmarks", path]
+    assert main(command) == 2
+    assert "`columns.caption`; here its options begin with --table." in capsys.readouterr().err
+    command += ["--table.columns.caption", "said", "--table.columns.negative=wrong"]
+    assert main(command) == 2
+    printed = capsys.readouterr().err
+    assert "a.png" in printed
+    assert "caption from 'said', negative from 'wrong'" in printed
+    # The table is read before the model is looked for.
+    assert main([*command, "--table.images", str(tmp_path / "photos")]) == 2
+    assert "got 'gone'" in capsys.readouterr().err
+    assert main([*command, "--table.colums.image", "a"]) == 2
+    assert "colums.image" in capsys.readouterr().err
 
 
 def test_images_inside_a_table_are_written_once(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ In: a table of images and captions. Out: its rows of the test split, with image 
 import hashlib
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 
 from vlmtune.benchmarks.files import write_csv, write_image
 from vlmtune.benchmarks.votes import VoteOptions
-from vlmtune.config import Spec
 from vlmtune.data.distinct_images import HELD_OUT, DistinctImages
+from vlmtune.data.table_columns import Columns
 from vlmtune.data.table_rows import Table, TableRow
 from vlmtune.data.tables import read_cells
 from vlmtune.errors import UserError
@@ -42,7 +42,7 @@ class TableOptions(VoteOptions):
 
     path: str
     images: str | None = None
-    columns: Mapping[str, str | Sequence[str] | None] | None = None
+    columns: Columns | None = None
     splits: Sequence[str] | None = None
     held_out: float = 0.0
 
@@ -75,17 +75,14 @@ class TableOptions(VoteOptions):
         return [row for row in rows if row.split in chosen]
 
 
-def table_benchmark(path: Path) -> Spec:
-    """Returns pairs, multiple choice or retrieval, as fits the columns; named after the file."""
-    columns = Table(path).columns
-    if columns["negative_image"]:
-        kind = "table_pairs.TablePairs"
-    elif columns["negative"]:
-        kind = "table_multiple_choice.TableMultipleChoice"
-    else:
-        kind = "table_retrieval.TableRetrieval"
-    options = {"path": str(path), "name": path.stem}
-    return {"class_path": f"vlmtune.benchmarks.{kind}", "init_args": options}
+def kind_of_table(path: Path, columns: Columns | None) -> str:
+    """Returns the class path of pairs, multiple choice or retrieval, as fits the columns."""
+    known = Table(path, None, columns).columns
+    if known["negative_image"]:
+        return "vlmtune.benchmarks.table_pairs.TablePairs"
+    if known["negative"]:
+        return "vlmtune.benchmarks.table_multiple_choice.TableMultipleChoice"
+    return "vlmtune.benchmarks.table_retrieval.TableRetrieval"
 
 
 def read_shards(folder: Path, shape: Any, layout: str, fix: str) -> Iterator[Any]:

@@ -86,6 +86,8 @@ PACKAGES = """packages besides vlmtune that an export or a checkpoint may import
 others are imported"""
 RUNS = """report.json or its folder, or another tool's items (.jsonl, .csv, .parquet); the first is
 the baseline of the comparison; or the folder of one sweep, for a table of its trials"""
+EVALUATE = """Options of your own tables: --table.images DIR is the folder of their images, and
+--table.columns.caption NAME their column of captions."""
 BENCHMARKS = """stems of configs/plugins/benchmarks, sources of `vlmtune download --list`, YAMLs
 with one benchmark or a list, or your own tables (csv, tsv, jsonl, parquet); paths in them are
 relative to the working directory"""
@@ -261,7 +263,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--accept", nargs="+", default=[], metavar="NAME", help="accept the terms of these sources")
     add("--dry-run", action="store_true", help="show what would be downloaded, and exit")
 
-    names = _with_names("", "benchmarks", "Benchmarks")
+    names = _with_names(EVALUATE, "benchmarks", "Benchmarks")
     add = command("evaluate", "measure a model on benchmarks", names)
     add("--model", required=True, help=MODEL)
     _model(add)

@@ -11,7 +11,8 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from vlmtune.cli.plugins import make_benchmarks, model_of
+from vlmtune.cli.option_names import naming_table_options
+from vlmtune.cli.plugins import is_table, make_benchmarks, model_of
 from vlmtune.cli.provenance import provenance_of
 from vlmtune.errors import UserError
 from vlmtune.evaluation.suite import load_all, run_suite
@@ -33,13 +34,14 @@ def run(options: argparse.Namespace) -> None:
     """
     # What can be wrong with the options is found before a model is loaded.
     check_outputs([options.items], map(Path, options.benchmarks))
-    benchmarks = make_benchmarks(options.benchmarks)
-    if options.download:
-        from vlmtune.sources.downloads import download_missing  # most evaluations need no network
+    with naming_table_options(any(map(is_table, options.benchmarks))):
+        benchmarks = make_benchmarks(options.benchmarks, options.overrides)
+        if options.download:
+            from vlmtune.sources.downloads import download_missing  # most need no network
 
-        download_missing(benchmarks)
-    for name, why in load_all(benchmarks):
-        print(f"not run: {name}: {why}", file=sys.stderr)
+            download_missing(benchmarks)
+        for name, why in load_all(benchmarks):
+            print(f"not run: {name}: {why}", file=sys.stderr)
     if options.items is not None:
         check_format(options.items)
     text_only = None

@@ -17,7 +17,12 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from vlmtune.cli.build import TABLES, build, builder_of
 from vlmtune.cli.commands import command_parser
-from vlmtune.cli.option_names import given_options, renamed_option
+from vlmtune.cli.option_names import (
+    given_options,
+    naming_table_options,
+    renamed_option,
+    table_options,
+)
 from vlmtune.config import find_path
 from vlmtune.data.named_tars import COMMAND, gathered
 from vlmtune.data.schema import MANIFEST, read_manifest
@@ -28,9 +33,7 @@ from vlmtune.storage.folder import digest
 from vlmtune.storage.remote.address import is_remote
 
 DATA = "data"
-OPTION = "table."
 CACHE = ".cache/vlmtune/tables"
-ADVISES_OPTION = re.compile(r"--[a-z]|`[a-z]+(\.[a-z_]+)?`|Option")
 HUB = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.+?))?/?")
 
 
@@ -46,12 +49,9 @@ def with_shards(words: Sequence[str]) -> list[str]:
     """
     rest: list[str] = []
     data: list[str] = []
-    options: list[str] = []
-    for given in given_options(words, lambda key: key == DATA or key.startswith(OPTION)):
-        if given.key.startswith(OPTION):
-            option = f"--{given.key.removeprefix(OPTION)}={given.value}"
-            options.append(renamed_option(option, "_", "-"))
-        elif given.key == DATA and _is_data(given.value):
+    options, others = table_options(words)
+    for given in given_options(others, lambda key: key == DATA):
+        if given.key == DATA and _is_data(given.value):
             data.append(given.value)
         elif given.key == DATA and _is_missing(given.value):
             raise UserError(
@@ -147,16 +147,12 @@ def _hub_tables(value: str) -> Path | None:
 def _built(path: Path, name: str, options: Sequence[str]) -> Path:
     """The folder of the shards of a table, built unless it was before."""
     # Parsed as a command, so that options mean the same as there.
-    words = ["build", "table", str(path), "--out", CACHE, *options]
+    dashed = [renamed_option(option, "_", "-") for option in options]
+    words = ["build", "table", str(path), "--out", CACHE, *dashed]
     parsed, overrides = command_parser().parse_known_args(words)
     parsed.overrides = overrides
-    try:
+    with naming_table_options():
         return _build(path, name, parsed)
-    except UserError as error:
-        line = str(error)
-        if ADVISES_OPTION.search(line):
-            line += "; here its options begin with --table."
-        raise UserError(line) from error
 
 
 def _build(path: Path, name: str, parsed: argparse.Namespace) -> Path:

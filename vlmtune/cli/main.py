@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from vlmtune.cli.commands import TRAINING, TRAINING_HELP, command_parser, sentence
 from vlmtune.cli.explain import explain, is_expected, warning_line
-from vlmtune.cli.option_names import renamed_option
+from vlmtune.cli.option_names import renamed_option, table_options
 from vlmtune.cli.streams import sturdy_streams
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
@@ -84,12 +84,15 @@ def run_command(arguments: list[str]) -> int:
     if with_help and arguments[0] == "build" and not arguments[1].startswith("-"):
         importlib.import_module("vlmtune.cli.build").show_help(arguments[1])
         return 0
+    of_table: list[str] = []
+    if arguments[:1] == ["evaluate"]:
+        of_table, arguments = table_options(arguments)
     options, unknown = command_parser().parse_known_args(arguments)
     if unknown and options.command != "build":
         raise UserError(
             f"expected a known argument, got {unknown[0]!r}: see `vlmtune {options.command} --help`"
         )
-    options.overrides = unknown
+    options.overrides = of_table or unknown
     importlib.import_module(f"vlmtune.cli.{options.command}").run(options)
     return 0
 

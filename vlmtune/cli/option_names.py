@@ -5,8 +5,15 @@ Never: a changed value.
 """
 
 import argparse
+import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
+
+from vlmtune.errors import UserError
+
+TABLE = "table."
+ADVISES_OPTION = re.compile(r"--[a-z]|`[a-z]+(\.[a-z_]+)?`|Option")
 
 
 def renamed_option(word: str, old: str, new: str) -> str:
@@ -55,6 +62,35 @@ def given_options(words: Sequence[str], is_read: Callable[[str], bool]) -> Itera
             value = waiting.pop(0)
             given.append(value)
         yield Given(given, key, value)
+
+
+def table_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns the options of a table, `--table.KEY`, as `--KEY=VALUE`, and all other words.
+
+    Example:
+        >>> table_options(["--out", "a", "--table.images", "photos"])
+        (['--images=photos'], ['--out', 'a'])
+    """
+    options: list[str] = []
+    others: list[str] = []
+    for given in given_options(words, lambda key: key.startswith(TABLE)):
+        if given.key:
+            options.append(f"--{given.key.removeprefix(TABLE)}={given.value}")
+        else:
+            others += given.words
+    return options, others
+
+
+@contextlib.contextmanager
+def naming_table_options(has_table: bool = True) -> Iterator[None]:
+    """Adds to an error that advises an option of a table how a command line names it."""
+    try:
+        yield
+    except UserError as error:
+        line = str(error)
+        if has_table and ADVISES_OPTION.search(line):
+            line += "; here its options begin with --table."
+        raise UserError(line) from error
 
 
 def at_least(lowest: int) -> Callable[[str], int]:

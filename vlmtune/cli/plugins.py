@@ -125,17 +125,40 @@ def find(kind: str, name: str) -> str:
     )
 
 
-def make_benchmarks(names: Sequence[str]) -> list[Benchmark]:
+def make_benchmarks(names: Sequence[str], table_options: Sequence[str] = ()) -> list[Benchmark]:
     """Makes the benchmarks of several YAMLs, each with one benchmark or a list, or of tables.
 
-    An item of a list is a benchmark, or the path of its YAML relative to the list.
+    An item of a list is a benchmark, or the path of its YAML relative to the list. `table_options`
+    are `--key=value` for the benchmarks of tables.
     """
     benchmarks: list[Benchmark] = []
     for name in names:
         for stem in _served(name):
-            for source in _sources(find("benchmarks", stem)):
+            path = find("benchmarks", stem)
+            if is_table(path):
+                benchmarks.append(_of_table(Path(path), table_options))
+                continue
+            for source in _sources(path):
                 benchmarks.append(make(Benchmark, source))  # type: ignore[type-abstract]
     return benchmarks
+
+
+def is_table(name: str) -> bool:
+    """Whether a benchmark is a table of the user's."""
+    return name.lower().endswith(TABLE_SUFFIXES) or is_dataset(Path(name))
+
+
+def _of_table(path: Path, options: Sequence[str]) -> Benchmark:
+    """The benchmark that fits the columns of a table."""
+    from vlmtune.benchmarks.table_files import kind_of_table  # plug-ins need no table
+
+    def benchmark_of(kind: str) -> Any:
+        spec = {"class_path": kind, "init_args": {"path": str(path), "name": path.stem}}
+        return make(Benchmark, json.dumps(spec), options)  # type: ignore[type-abstract]
+
+    # All benchmarks of tables have these options, and the columns say which of them it is.
+    columns = benchmark_of("vlmtune.benchmarks.table_retrieval.TableRetrieval").columns
+    return benchmark_of(kind_of_table(path, columns))
 
 
 def _served(name: str) -> tuple[str, ...]:
@@ -152,10 +175,6 @@ def _served(name: str) -> tuple[str, ...]:
 
 def _sources(source: str) -> list[str]:
     path = Path(source)
-    if source.lower().endswith(TABLE_SUFFIXES) or is_dataset(path):  # a table of the user's
-        from vlmtune.benchmarks.table_files import table_benchmark  # plug-ins need no table
-
-        return [json.dumps(table_benchmark(path))]
     content = read_yaml(path) if path.is_file() else None
     if not isinstance(content, list):
         return [source]

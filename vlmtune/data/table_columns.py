@@ -11,6 +11,9 @@ from pathlib import Path
 
 from vlmtune.errors import UserError
 
+Columns = Mapping[str, str | Sequence[str] | None]
+"""Columns by what they hold; captions and negatives may have several, and None means none."""
+
 # What a column holds -> names that are taken for it, most telling first. Captions and negatives may
 # have several columns: all of the first name that a table has, also in the plural and numbered.
 GUESSES: dict[str, tuple[str, ...]] = {
@@ -18,7 +21,7 @@ GUESSES: dict[str, tuple[str, ...]] = {
         *("image", "image_path", "filepath", "file_path", "path", "img_path", "img"),
         *("image_file", "image_name", "file_name", "filename", "file"),
     ),
-    "caption": ("caption", "text", "sentence", "raw", "description", "alt_text"),
+    "caption": ("caption", "text", "sentence", "raw", "description", "alt_text", "title"),
     "negative": (
         *("hard_negative", "negative", "hard_negative_caption", "negative_caption"),
         *("caption_neg", "neg_caption", "false_caption", "foil"),
@@ -37,9 +40,7 @@ ALIKE = 0.85  # "captoin" is nearly "caption"; "image_width" is not nearly "imag
 _NONE = ("", "null", "None")  # a null of the command line arrives as a text
 
 
-def checked_columns(
-    given: Mapping[str, str | Sequence[str] | None], names: Sequence[str], path: Path
-) -> dict[str, tuple[str, ...]]:
+def checked_columns(given: Columns, names: Sequence[str], path: Path) -> dict[str, tuple[str, ...]]:
     """The given columns, each of them in the table."""
     checked: dict[str, tuple[str, ...]] = {}
     for role, value in given.items():

@@ -13,7 +13,13 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from vlmtune.data.table_cells import refuse_cell, texts_of_cell
-from vlmtune.data.table_columns import GUESSES, checked_columns, guessed_columns, misspelt
+from vlmtune.data.table_columns import (
+    GUESSES,
+    Columns,
+    checked_columns,
+    guessed_columns,
+    misspelt,
+)
 from vlmtune.data.tables import Cells, column_names, numbered_rows
 from vlmtune.errors import UserError
 from vlmtune.language.canonical import canonical
@@ -75,7 +81,7 @@ class Table:
 
     path: Path
     images: Path | None = None
-    given: Mapping[str, str | Sequence[str] | None] | None = None
+    given: Columns | None = None
     # The last image by its cell: to check a path takes longer than to read its row.
     _last: dict[str, tuple[Path, str]] = field(default_factory=dict, init=False, compare=False)
 
