@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from tests.scored import embedded, random_values
+from tests.scored import assert_shares_add_up, embedded, random_values
 from vlmtune.objectives.unit_contrast import UnitContrast
 from vlmtune.types import PhraseScores, Scores, Targets
 
@@ -15,20 +15,25 @@ def given(values, truth, foils) -> Scores:
     return Scores(values, torch.ones_like(truth), inside, phrases=phrases)
 
 
-def loss_of(values, truth, foils) -> float:
-    return UnitContrast()(given(values, truth, foils), Targets.diagonal(len(values))).item()
+def loss_of(values, truth, foils, draws=None) -> float:
+    loss = UnitContrast(draws=draws)
+    return loss(given(values, truth, foils), Targets.diagonal(len(values))).item()
 
 
-def naive(values, truth, foils) -> float:
+def naive(values, truth, foils, draws=None) -> float:
     images, texts = truth.shape
-    units = [k for k in range(texts) if any(truth[i, k] for i in range(images))]
+    units_of = [[k for k in range(texts) if truth[i, k]] for i in range(images)]
+    foils_of = [[k for k in range(texts) if foils[i, k]] for i in range(images)]
     e = [[math.exp(x) for x in row] for row in values.tolist()]
     terms = []
     for i in range(images):
-        mine = [k for k in range(texts) if truth[i, k]]
-        against = {k for k in units if not truth[i, k]} | {k for k in range(texts) if foils[i, k]}
+        mine = units_of[i][:draws]
         each = []
-        for k in mine:
+        for number, k in enumerate(mine):
+            # Units and foils of the same number, or all of them.
+            chosen = slice(None) if draws is None else slice(number, number + 1)
+            units = {unit for row in units_of for unit in row[chosen]}
+            against = {unit for unit in units if not truth[i, unit]} | {*foils_of[i][chosen]}
             others = [j for j in range(images) if not truth[j, k]]
             to_unit = e[i][k] / (e[i][k] + sum(e[i][j] for j in against))
             to_image = e[i][k] / (e[i][k] + sum(e[j][k] for j in others))
@@ -38,13 +43,18 @@ def naive(values, truth, foils) -> float:
     return sum(terms) / len(terms)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_equals_the_loops(seed):
+@pytest.mark.parametrize("draws", [None, 1, 2, 5])
+@pytest.mark.parametrize("seed", range(4))
+def test_equals_the_loops(seed, draws):
     chance = torch.rand(5, 9, generator=torch.Generator().manual_seed(seed))
     truth, foils = chance > 0.8, chance < 0.2
     truth[0] = False  # an image without a unit
-    values = random_values(seed)
-    assert loss_of(values, truth, foils) == pytest.approx(naive(values, truth, foils), abs=1e-12)
+    values = random_values(seed).requires_grad_()
+    want = naive(values, truth, foils, draws)
+    assert loss_of(values, truth, foils, draws) == pytest.approx(want, abs=1e-12)
+    cuts = [(slice(0, 2), slice(0, 2)), (slice(2, 5), slice(2, 9))]
+    scores = given(values, truth, foils)
+    assert_shares_add_up(UnitContrast(draws=draws), scores, Targets.diagonal(5), cuts)
 
 
 def test_with_one_unit_an_image_it_is_the_loss_of_the_paper():

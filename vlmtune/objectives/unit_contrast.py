@@ -6,11 +6,19 @@ In: scores of units and their foils, as phrases. Out: a loss. Never: the scores 
 from typing import ClassVar
 
 import torch
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import Loss, ShardedObjective
-from vlmtune.objectives.functional import embedded_of, mean_over_ranks, only, phrases_of, row_means
+from vlmtune.objectives.base import Factor, Loss, ShardedObjective
+from vlmtune.objectives.functional import (
+    Mask,
+    embedded_of,
+    mean_over_ranks,
+    only,
+    phrases_of,
+    row_means,
+)
 from vlmtune.types import ScoreShard
 
 
@@ -37,10 +45,15 @@ class UnitContrast(ShardedObjective):
     - Config: `--config configs/experiments/overlays/half_truths.yaml`.
 
     Source: Kargi, Uselis and Oh 2026, "Half-Truths" (arXiv 2602.23906), there with weight 0.5, two
-    units an image and one foil a unit. With one unit an image this is its loss. With more it
-    differs: the paper averages a contrast of all first units and one of all second units, each with
-    its own foil; here an image meets the units and its own foils of all draws at once, and a
-    unit that other images have as well is not a negative of them.
+    units an image and one foil a unit. The paper contrasts the first units of all images, each
+    with its foil, then their second units: `draws: 2`. Without `draws` an image meets all units and
+    all its foils at once. On the rendered world this binds more: 79.2 to 80.4 % of the seen pairs,
+    `draws: 2` 75.4 to 77.0 % (last blocks, three seeds). Unlike in the paper, a unit that
+    is true of an image is never a negative of it.
+
+    Args:
+        draws: How many units of an image count, each contrasted with the units of the same number
+            in other images and with the foil of this number. None contrasts all units at once.
 
     Example:
         >>> from vlmtune.types import Embedded, PhraseScores, Scores, Targets
@@ -54,20 +67,41 @@ class UnitContrast(ShardedObjective):
     needs = frozenset({"embedded", "phrases"})
     regulariser: ClassVar[bool] = True
 
+    def __init__(self, weight: Factor = 1.0, draws: PositiveInt | None = None) -> None:
+        super().__init__(weight)
+        self.draws = draws
+
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         embedded_of(shard.rows, "UnitContrast")
         units = phrases_of(shard.rows, "UnitContrast")
         values = units.values
         truth = units.truth
-        # A foil is a unit as well if it is true of an image of any rank.
-        is_unit = group.sum(truth.sum(dim=0)) > 0
-        negatives = units.foils | (is_unit & ~truth)
-        other_units = only(values, negatives).logsumexp(dim=1)
-        to_unit = torch.logaddexp(values, other_units[:, None]) - values
+        to_unit = torch.zeros_like(values)
+        counted = torch.zeros_like(truth)
+        for mine, foils in self._contrasts(truth, units.foils):
+            # A foil is a unit as well if it is true of an image of any rank.
+            is_unit = group.sum(mine.sum(dim=0)) > 0
+            negatives = foils | (is_unit & ~truth)
+            other_units = only(values, negatives).logsumexp(dim=1)
+            terms = torch.logaddexp(values, other_units[:, None]) - values
+            to_unit = torch.where(mine, terms, to_unit)
+            counted = counted | mine
         # Every rank has all units, for its own images: only sums over images travel.
         sums = only(values, ~truth).logsumexp(dim=0)
         other_images = group.gather(sums[None]).logsumexp(dim=0)
         to_image = torch.logaddexp(values, other_images) - values
-        terms = row_means((to_unit + to_image) / 2, truth)
-        return mean_over_ranks(terms, truth.any(dim=1), group)
+        means = row_means((to_unit + to_image) / 2, counted)
+        return mean_over_ranks(means, counted.any(dim=1), group)
+
+    def _contrasts(self, truth: Mask, foils: Mask) -> list[tuple[Mask, Mask]]:
+        """The units that are contrasted with each other, and their foils."""
+        if self.draws is None:
+            return [(truth, foils)]
+        # The first unit of an image has number 1, and so has its first foil.
+        unit_number = truth.cumsum(dim=1)
+        foil_number = foils.cumsum(dim=1)
+        contrasts = []
+        for number in range(1, self.draws + 1):
+            contrasts.append((truth & (unit_number == number), foils & (foil_number == number)))
+        return contrasts
