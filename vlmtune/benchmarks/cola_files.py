@@ -94,8 +94,7 @@ def read_queries(path: Path, folder: Path) -> Queries:
     names, annotations, flags, hard = zip(*raw["data"], strict=True)
     texts = []
     for label in labels:
-        stated = [atom for atom in _atoms(label) if atom]
-        texts.append(" ".join(stated))
+        texts.append(" ".join(_atoms(label)))
     images = [ImageRef(_locate(folder, name)) for name in names]
     # A query twice would have two columns, and an image twice two rows, of one score each.
     counts = {len(row) for row in chain(flags, hard)}
@@ -189,7 +188,8 @@ def _atoms(label: Any) -> tuple[str, ...]:
     if isinstance(label, str):
         return tuple(label.split())
     attributes, noun = label
-    return (*attributes, noun)
+    # A file may pad attributes with blank ones, which state nothing.
+    return (*filter(None, attributes), noun)
 
 
 def _every_word(labels: Sequence[Any], annotations: Sequence[Any]) -> Bool[Tensor, "N C"]:
@@ -226,8 +226,7 @@ def _attributes(labels: Sequence[Any], annotations: Sequence[Any]) -> Int[Tensor
         if isinstance(label, str):
             counts.append(_noun_start(label.split(), nouns))
         else:
-            stated = [attribute for attribute in label[0] if attribute]
-            counts.append(len(stated))
+            counts.append(len(_atoms(label)) - 1)
     return torch.tensor(counts)
 
 

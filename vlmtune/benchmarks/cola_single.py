@@ -7,7 +7,8 @@ is described in `vlmtune.benchmarks.cola_files`. Source: Ray et al. 2023, sectio
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,12 +31,13 @@ from vlmtune.metrics.ranking import f1_at_positives, mean_ranks, true_ranks
 from vlmtune.results.item_row import ItemRow
 from vlmtune.results.metric_value import MetricValue, count
 from vlmtune.results.result import Example, Result
+from vlmtune.types import ImageRef
 
 
 class QueryImage(NamedTuple):
-    """One item: an image, as a row of all queries."""
+    """One item: an image, and its row in the file."""
 
-    queries: Queries
+    image: ImageRef
     row: int
 
 
@@ -138,16 +140,22 @@ class ColaSingle(Benchmark[QueryItems]):
 
     @override
     def read(self) -> list[QueryImage]:
-        queries = read_queries(Path(self.path), Path(self.images))
+        queries = self._queries
         rows = torch.arange(len(queries.images))
         if not self.standard:  # an image that no metric ranks needs no encoding
             is_ranked = queries.ranked.any(dim=1)
             rows = rows[is_ranked]
-        return [QueryImage(queries, i) for i in rows.tolist()]
+        return [QueryImage(queries.images[i], i) for i in rows.tolist()]
+
+    @cached_property
+    def _queries(self) -> Queries:
+        """The queries with all images."""
+        return read_queries(Path(self.path), Path(self.images))
 
     @override
     def arrange(self, items: Sequence[QueryImage]) -> QueryItems:
-        queries = items[0].queries.of([item.row for item in items])
+        images, rows = zip(*items, strict=True)
+        queries = replace(self._queries.of(rows), images=images)  # perhaps as stored
         if not (queries.labels & queries.hard).any():
             raise UserError(
                 f"expected queries with a true image in their hard set in {self.path}, got none "
