@@ -84,6 +84,12 @@ def test_a_plain_function_of_images_and_texts_is_measured(cola, scorer):
     assert cola().run(function).outcomes == result.outcomes
     assert suite.metrics == result.metrics
     assert calls == [(18, 18), (18, 18)]
+    # A third argument of another name is an option, and scores of pairs may be a list.
+    assert cola().run(lambda images, texts, size=8: score(images, texts)).metrics == suite.metrics
+    rows = []
+    (listed,) = run_suite([cola()], lambda *given: score(*given).tolist(), items=rows).results
+    assert listed.metrics == suite.metrics
+    assert len(rows) == len(suite.outcomes)
     with refused(r"scores of shape \(18, 18\) for a function .* got \(18,\)"):
         cola().run(lambda images, texts: [0.0] * len(images))
 

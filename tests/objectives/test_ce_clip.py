@@ -81,3 +81,5 @@ def test_the_threshold_is_part_of_the_state_and_has_a_largest_and_a_least_value(
         objective = CEClip()
         objective(Scores(values, torch.ones(1, 2) > 0, whole), targets)
         assert objective.threshold == want
+        objective(Scores(values, torch.ones(1, 2) > 0, whole), Targets(truth, own, truth))
+        assert objective.threshold == want  # a step without hard negatives has no gap

@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar, dataclass_transform, get_type_hints
 
+import torch
 from jaxtyping import Float, Int
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 from torch import Tensor
@@ -200,8 +201,8 @@ class Benchmark(Configured, ABC, Generic[I]):
         """Scores everything once and evaluates the scores."""
         items = self.items
         scorer = pair_scorer(score)
-        scores = scorer(items.images, items.texts, items.pairs)
-        scores = scores.detach().cpu()
+        given = scorer(items.images, items.texts, items.pairs)
+        scores = torch.as_tensor(given).detach().cpu()  # a function may give an array
         check_scores(scores, items.shape, self.name)
         return self.evaluate(scores)
 

@@ -64,11 +64,16 @@ def pair_scorer(score: PairScorer | MatrixFunction) -> PairScorer:
     takes_pairs: Any = score
     # Asked by its signature and not by a trial call, which may take minutes.
     try:
-        inspect.signature(score).bind("images", "texts", "pairs")
+        signature = inspect.signature(score)
+        bound = signature.bind("images", "texts", "pairs")
     except TypeError:
         return _by_matrix(score)
     except ValueError:  # it does not tell its arguments
         return takes_pairs
+    # An option of its own, such as `batch_size=64`, is not for pairs.
+    third = [signature.parameters[name] for name in bound.arguments][2:]
+    if any(one.name != "pairs" and one.default is not one.empty for one in third):
+        return _by_matrix(score)
     return takes_pairs
 
 

@@ -29,7 +29,8 @@ class Recorder:
 
     def __call__(self, *images_texts_pairs: Any) -> Tensor:
         """Scores as the scorer does."""
-        self.scores = self._scorer(*images_texts_pairs)  # of the last call alone
+        scores = self._scorer(*images_texts_pairs)
+        self.scores = torch.as_tensor(scores)  # of the last call alone
         return self.scores
 
 

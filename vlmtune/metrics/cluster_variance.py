@@ -85,12 +85,10 @@ def cluster_variance(
         >>> together.value > apart.value, together.freedom < apart.freedom
         (True, True)
     """
-    if clusters.ndim == 1:
-        return _one_way(deviations, fractions, clusters)
-    ways = clusters.unbind(dim=1)
-    if len(ways) == 1:
-        return _one_way(deviations, fractions, ways[0])
+    ways = clusters.reshape(len(clusters), -1).unbind(dim=1)
     images = _one_way(deviations, fractions, ways[0])
+    if len(ways) == 1:
+        return images
     captions = _one_way(deviations, fractions, ways[1])
     # Items that share both image and caption are in both variances, and are taken away once.
     _, cells = torch.unique(clusters, dim=0, return_inverse=True)

@@ -33,7 +33,8 @@ class CEClip(ShardedObjective):
     $\max(0, s_{ik} - s_{ij} + \theta)$, averaged over these triples; 0 without triples. The
     threshold $\theta$ starts at 0. After each training step it becomes the mean gap
     $s_{ij} - s_{ik}$ of that step, clamped to $[0, u]$: each gap must reach the mean of the step
-    before. Evaluation leaves it unchanged. Scores include their temperature, and so does u.
+    before. Evaluation and steps without triples leave it unchanged. Scores include their
+    temperature, and so does u.
 
     The paper has one threshold for each kind of generated negative. Targets do not record kinds, so
     this loss has one. The released code also divides the rank loss by missing negatives; this loss
@@ -121,6 +122,8 @@ class CEClip(ShardedObjective):
         if self.training:
             # The next step's threshold is the mean gap of this one, the same on all ranks.
             part = mean_over_ranks(gaps.detach(), hard, group)
-            gap = group.sum(part)
-            self.threshold.copy_(gap.clamp(0, self.upper))
+            gap = group.sum(part).clamp(0, self.upper)
+            # A step without hard negatives has no gap, and leaves it unchanged.
+            has_gap = group.sum(hard.sum()) > 0
+            self.threshold.copy_(torch.where(has_gap, gap, self.threshold))
         return loss

@@ -147,7 +147,7 @@ class Classification(Benchmark[ClassItems]):
             size = max(1, HELD // len(texts))
             for start in range(0, len(images), size):
                 part = images[start : start + size]
-                scores = score(part, texts, None).detach().cpu()
+                scores = torch.as_tensor(score(part, texts, None)).detach().cpu()
                 check_scores(scores, (len(part), len(texts)), self.name)
                 values = bank.by_candidate(scores)
                 ranks.append(self._ranks(values, bank, start))
@@ -208,7 +208,7 @@ class Classification(Benchmark[ClassItems]):
         metrics["macro_accuracy"] = macro
 
         examples: list[Example] = []
-        if self.group_keys:
+        if self._reports_groups:
             for group_number, group in enumerate(items.groups):
                 rows = (items.members == group_number).nonzero()[:, 0]
                 clusters = self.group_clusters(group, rows)
@@ -219,6 +219,11 @@ class Classification(Benchmark[ClassItems]):
             examples += self._examples(ranked, every_item)
         series = self._series(hits)
         return self.result(metrics, hits, items.clusters, series=series, examples=tuple(examples))
+
+    @property
+    def _reports_groups(self) -> bool:
+        """Whether there is a number of each group; a table of the user may have no groups."""
+        return bool(self.group_keys) and self.items.groups != ("",)
 
     def _series(self, hits: Float[Tensor, "n"]) -> dict[str, tuple[float, ...]]:
         if not self.class_series:
@@ -251,7 +256,7 @@ class Classification(Benchmark[ClassItems]):
         """The first right and wrong images: of each class, or of each image within a group."""
         is_right = ranked.ranks[rows] == 1
         # No two pictures of one class in the gallery of all; within a group any two are shown.
-        alike = rows if self.group_keys else self.items.labels[rows]
+        alike = rows if self._reports_groups else self.items.labels[rows]
         keys = alike.tolist()
         numbers = rows.tolist()
 
