@@ -74,8 +74,9 @@ def test_degrees_of_freedom_are_those_of_the_covariance(sizes):
     assert degrees_of_freedom(shares) == pytest.approx(float(expected))
 
 
-def test_two_ways_are_both_less_what_they_share():
-    generator = torch.Generator().manual_seed(4)
+@pytest.mark.parametrize("seed", [0, 4, 12])  # captions, images and their sum vary most
+def test_two_ways_are_both_less_what_they_share(seed):
+    generator = torch.Generator().manual_seed(seed)
     values = torch.randn(60, generator=generator, dtype=torch.float64)
     ways = torch.stack([torch.randint(k, (60,), generator=generator) for k in (12, 5)], dim=1)
     shares = torch.full((60,), 1 / 60, dtype=torch.float64)
@@ -145,6 +146,9 @@ def test_macro_against_a_loop():
     low, high = wilson_interval(2 / 3, 3)
     assert metric.low <= low + 1e-9
     assert metric.high >= high - 1e-9
+    # A group without weight says nothing, and neither does its image.
+    weighted = macro_mean(values, groups, torch.arange(4), weights=torch.tensor([1.0, 1.0, 0.0]))
+    assert (weighted.value, weighted.clusters) == (0.5, 2)
 
 
 def test_ranks():

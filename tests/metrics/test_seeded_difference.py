@@ -51,6 +51,7 @@ def test_the_width_is_that_of_the_two_variances():
         assert got.high - got.low == pytest.approx(want, rel=1e-3)
     # Two recipes of several seeds: their variance is pooled, with S + R - 2 degrees of freedom.
     same = seeded_difference(new, new[:3])
+    assert seeded_difference(new, new[:3], varies=(True, False)) == same  # seeds show that it does
     pooled = math.sqrt((7 * float(shift.var()) + 2 * float(shift[:3].var())) / 9)
     want = 2.262 * pooled * math.sqrt(1 / 8 + 1 / 3)
     assert (same.high - same.low) / 2 == pytest.approx(want, rel=1e-3)

@@ -107,6 +107,10 @@ def test_equal_models_show_nothing_and_nan_raises():
     expected = scipy.stats.binomtest(0, 4).proportion_ci(method="wilson").high
     assert (bounded.low, bounded.high) == pytest.approx((-expected, expected))
     assert bounded.p == 1.0
+    # No model is ahead by more than everything.
+    ahead, behind = torch.tensor([1.0, 1.0, 0.0]), torch.tensor([0.0, 0.0, 1.0])
+    few = paired_difference(ahead, behind, bound=1.0)
+    assert (few.low, few.high) == (-1.0, 1.0)
     for values in (torch.zeros(0), torch.tensor([0.0, torch.nan])):
         with refused("finite values"):
             paired_difference(values, torch.zeros(len(values)))
@@ -150,6 +154,9 @@ def test_one_group_is_a_plain_mean_and_others_do_not_count():
     result = paired_difference(new, old, groups=ItemGroups(members))
     assert result == paired_difference(new[:11], old[:11])
     assert (result.test, result.n) == ("McNemar", 11)
+    clusters = torch.arange(16) // 2
+    shared = paired_difference(new, old, clusters, ItemGroups(members))
+    assert shared == paired_difference(new[:11], old[:11], clusters[:11])
     with refused("finite values"):
         paired_difference(new, old, groups=ItemGroups(torch.full((16,), -1)))
 

@@ -67,18 +67,18 @@ def test_every_candidate_is_as_likely_as_another():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_mirrored_pairs_complete_what_eqsim_compares(seed):
-    """Two scenes of one group with a text each, a third image alone, and a caption of no image."""
-    truth = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1]]) > 0
-    group = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 1]]) > 0
+    """Scenes of one group with one text and two, a third image alone, a caption of no image."""
+    truth = torch.tensor([[1, 0, 0, 0, 0], [0, 1, 0, 0, 1], [0, 0, 0, 1, 0]]) > 0
+    group = torch.tensor([[1, 1, 1, 0, 1], [1, 1, 1, 0, 1], [0, 0, 0, 1, 0]]) > 0
     targets = Targets(truth, group, group)
-    counts = {"positives": 1, "hard_negatives": 2, "random_negatives": 1}
+    counts = {"positives": 1, "hard_negatives": 3, "random_negatives": 1}
     plain, both = (choose(seed, targets, **counts, mirrored=on) for on in (False, True))
     assert (plain <= both).all()
     assert both[:2, 2].all()  # the caption is scored with its group
-    images = [0, 1, None, 2]  # of each text
+    images = [0, 1, None, 2, 1]  # of each text
     for i, t in (plain & ~truth).nonzero().tolist():
         if images[t] is not None:
             assert both[images[t], t]
-            assert both[images[t], images.index(i)]
+            assert both[images[t], (plain & truth)[i]].all()
     added = (both & ~plain).nonzero().tolist()
-    assert all(plain[images[t], images.index(a)] for a, t in added if not truth[a, t])
+    assert all(plain[images[t], truth[a]].any() for a, t in added if not truth[a, t])
