@@ -9,6 +9,7 @@ from vlmtune.export import save_export
 from vlmtune.model import load
 from vlmtune.objectives import ITM, InfoNCE, OnEmbeddings
 from vlmtune.pairs.hard_pairs import HardPairs
+from vlmtune.search import Index, build_index
 from vlmtune.training.module import AdaptationModule
 
 __all__ = ["folders", "no_bars"]  # fixtures
@@ -124,6 +125,17 @@ def test_evaluation_can_score_by_the_embeddings(make, tmp_path):
     model = load(tmp_path / "export")
     again = Scorer(model.backbone, model.adapter)(pictures(), TEXTS)
     torch.testing.assert_close(again, want, rtol=1e-4, atol=1e-4)
+    cosines = model.similarity(model.encode_image(pictures()), model.encode_text(TEXTS))
+    contrast = model.adapter.contrast
+    scores = contrast.scale.detach() * cosines + contrast.bias.detach()
+    torch.testing.assert_close(scores, want, rtol=1e-4, atol=1e-4)
+    for number, picture in enumerate(pictures()):
+        picture.save(tmp_path / f"{number}.png")
+    build_index([tmp_path], model, tmp_path / "index", "x")
+    found = Index.open(tmp_path / "index", model).search(TEXTS[0], 3)
+    expected = want[:, 0].sort(descending=True)
+    assert [int(hit.path.stem) for hit in found] == expected.indices.tolist()
+    assert [hit.score for hit in found] == pytest.approx(expected.values.tolist(), rel=1e-4)
 
 
 def test_what_cannot_be_is_refused_in_one_line(make, folders):

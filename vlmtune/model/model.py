@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from vlmtune.adapters.base import Adapter, DualAdapter
+from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.trained_state import trained_values
 from vlmtune.adapters.zero_shot import ZeroShot
@@ -196,7 +196,7 @@ class Model:
         return self._scorer
 
     def _check_dual(self) -> None:
-        if not isinstance(self.adapter, DualAdapter):
+        if not self._scorer.embeds:
             raise UserError(
                 f"expected an adapter with embeddings, got {type(self.adapter).__name__}, which "
                 "scores image and text jointly: use score or rank"

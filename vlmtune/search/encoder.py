@@ -38,7 +38,8 @@ class IndexEncoder:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.backbone = model.backbone
-        adapter = model.adapter
+        # A joint adapter may have a dual one inside that scores in its place.
+        adapter = model.adapter.scoring
         self.joint = adapter if isinstance(adapter, JointAdapter) else None
         self.dual = adapter if isinstance(adapter, DualAdapter) else self._zero_shot()
 
