@@ -13,6 +13,7 @@ from tests.export.test_files import trained
 from tests.tiny import cola_plugin, plugin, write_cola
 from vlmtune.adapters import LinearProbe, MMAdapter
 from vlmtune.cli import leaderboard, leaderboard_cost
+from vlmtune.cli.evaluate import default_name
 from vlmtune.cli.main import main
 from vlmtune.export.files import save_export
 from vlmtune.report.run_report import RunReport
@@ -134,6 +135,20 @@ def test_the_files_hold_gains_costs_and_both_conventions(models, benchmarks):
     assert page.count('href="#pair-1-3"') == 2
     assert page.count("MM-Adapter") == 1  # a number of Cola's paper, of other items than these nine
     assert "https://" not in page.replace("https://github.com", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("exports/lr0.01", "lr0.01"),
+        ("llava-hf/llava-1.5-7b-hf", "llava-1.5-7b-hf"),
+        ("configs/plugins/models/mine.yaml", "mine"),
+        ("ViT-B-32-quickgelu:weights/negclip.v2.pt", "negclip.v2"),
+        (".", "."),
+    ],
+)
+def test_a_name_ends_at_the_ending_of_a_file_alone(model_folder, given, name):
+    assert default_name(vlmtune.load(model_folder, device="cpu"), given) == name
 
 
 def test_the_speed_is_of_a_caption_that_the_model_can_read(tmp_path):

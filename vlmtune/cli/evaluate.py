@@ -17,6 +17,7 @@ from vlmtune.cli.provenance import provenance_of
 from vlmtune.errors import UserError
 from vlmtune.evaluation.suite import load_all, run_suite
 from vlmtune.model.model import Model
+from vlmtune.model.resolving import FILES
 from vlmtune.report.html import write_report
 from vlmtune.report.items_file import by_benchmark, check_format, write_items
 from vlmtune.report.run_report import RunReport
@@ -106,7 +107,9 @@ def default_name(model: Model, given: str) -> str:
     The last checkpoint of a run has the run's name, which is that of its folder; others have both.
     """
     path = Path(given)
-    name = path.stem or given
+    # Only a file has an ending: "lr0.01" and "llava-1.5-7b-hf" are whole names.
+    name = path.stem if path.suffix in FILES else path.name
+    name = name or given
     if path.suffix == ".ckpt" and path.exists():
         folder = path.resolve().parent
         if folder.name == "checkpoints":
