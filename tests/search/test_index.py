@@ -258,6 +258,26 @@ def test_an_index_opens_by_the_name_of_its_model_and_reads_no_image(
     assert index.search("red", 3) == opened(tmp_path / "index", joint).search("red", 3)
 
 
+@pytest.mark.parametrize(
+    ("name", "listed"),
+    [
+        ("ViT-B-32:weights.pt", "ViT-B-32:{here}/weights.pt"),
+        ("local-dir:openai", "local-dir:{here}/openai"),
+        ("ViT-B-32:openai", "ViT-B-32:openai"),  # a tag, though a folder is called so
+        ("weights.pt", "{here}/weights.pt"),
+        ("org/name", "org/name"),
+    ],
+)
+def test_an_index_lists_its_model_by_an_absolute_path(dual, tmp_path, monkeypatch, name, listed):
+    monkeypatch.chdir(tmp_path)
+    Path("weights.pt").touch()
+    Path("openai").mkdir()
+    halves("red", "blue").save("a.png")
+    build_index(["a.png"], dual, "index", name, pretrained=name)
+    source = json.loads(Path("index/index.json").read_text())["model"]
+    assert source["name"] == source["pretrained"] == listed.format(here=tmp_path)
+
+
 # -- growing ----------------------------------------------------------------------------------
 
 

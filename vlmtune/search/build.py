@@ -16,6 +16,7 @@ from vlmtune.data.images import SUFFIXES, open_image
 from vlmtune.errors import UserError
 from vlmtune.features.pictures import Failures, PictureReader
 from vlmtune.model.model import Model
+from vlmtune.model.resolving import PREFIXES
 from vlmtune.search.encoder import IndexEncoder
 from vlmtune.search.files import (
     LIST,
@@ -249,7 +250,13 @@ def _listed(out: Path, model: Source) -> Listed:
 
 def _absolute(name: str | Path) -> str:
     """A name that leads to the same file from any working directory."""
-    return os.path.abspath(name) if Path(name).exists() else str(name)
+    if Path(name).exists():
+        return os.path.abspath(name)
+    # "ViT-B-32:weights.pt" and "local-dir:folder" end with a path; a tag such as "openai" is none.
+    first, _, path = str(name).partition(":")
+    if Path(path).is_file() or (first in PREFIXES and Path(path).is_dir()):
+        return f"{first}:{os.path.abspath(path)}"
+    return str(name)
 
 
 def _files(images: Sequence[str | Path]) -> tuple[list[Path], list[Unread]]:
