@@ -74,6 +74,16 @@ def test_an_interval_counts_images_and_runs():
     four = measures.accuracy(twice, whole.expand(-1, 4), 0.5)
     assert (four.low, four.high) == pytest.approx((images.low, images.high), abs=3e-4)
     assert four.n == 1600
+    # Half of the images count once, the others four times: a ratio of sums (Cochran 1977, 2.11).
+    counted = whole.expand(-1, 4).clone()
+    counted[::2, 1:] = False
+    sizes = counted.sum(dim=1)
+    errors = (drawn[0, :, 0].float() - p) * sizes
+    ragged = measures.accuracy(twice, counted, 0.5)
+    errors -= (ragged.value - p) * sizes
+    half = 1.96 * float(errors.square().sum().sqrt() / sizes.sum())
+    low, high = ragged.value - half, ragged.value + half
+    assert (ragged.low, ragged.high) == pytest.approx((low, high), abs=0.006)
 
 
 def clouds(n=200, d=6, seed=0):

@@ -46,20 +46,24 @@ def test_directions_are_computed_anew_when_the_images_have_doubled(
     monkeypatch.setattr(shortlist, "SAMPLE", 4)
     monkeypatch.setattr(shortlist, "CHUNK", 2)
     out, files, seen = tmp_path / "index", images(photos), []
-    for count in (3, 4, 7, 7, 9):
+    for count in (3, 4, 6, 7, 7, 8):
         build_index(files[:count], joint, out, "x")
         index = opened(out, joint)
         assert index._shortlist is not None
         name = json.loads((out / "index.json").read_text())["shortlist"]
         seen.append((name, index._shortlist.fitted, len(index._shortlist.vectors)))
-        kept = {name} if (count, len(seen)) == (7, 4) else {one for one, *_ in seen[-2:]}
+        recalled = index._encoder.recall_images(index._images(range(count)))
+        projected = index._shortlist.project(recalled)
+        torch.testing.assert_close(index._recalled(), projected, rtol=1e-4, atol=1e-4)
+        kept = {name} if (count, len(seen)) == (7, 5) else {one for one, *_ in seen[-2:]}
         assert {path.name for path in out.glob("recall-*")} == kept
     assert seen == [
         ("recall-00000", 3, 3),  # too few to keep
         ("recall-00001", 4, 4),
-        ("recall-00002", 4, 7),
-        ("recall-00002", 4, 7),  # nothing new
-        ("recall-00003", 9, 9),
+        ("recall-00002", 4, 6),
+        ("recall-00003", 4, 7),
+        ("recall-00003", 4, 7),  # nothing new
+        ("recall-00004", 8, 8),
     ]
 
 
