@@ -72,6 +72,7 @@ def test_fewer_folders_are_found_by_name_and_strangers_refused(folder, tmp_path)
     scores = scorer.class_scores(known.items.images, [1, 3])
     wins = (scores.argmax(dim=1) == torch.tensor([0, 0, 1, 1])).double()
     assert result.outcomes == tuple(wins.tolist())
+    assert scorer.class_scores(known.items.images, [3, 1]).equal(scores.flip(1))
     with refused("each of the classifier's 5 classes, or folders called .* got 2, first 'x'"):
         run_suite([other], scorer)
 

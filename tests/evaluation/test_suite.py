@@ -12,7 +12,7 @@ from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.evaluation.suite import load_all, run_suite
+from vlmtune.evaluation.suite import _digest, load_all, run_suite
 from vlmtune.types import ImageRef
 
 
@@ -69,6 +69,15 @@ def test_results_list_what_occurs_twice(cola, scorer, tmp_path):
     assert (repeat.kind, repeat.total, repeat.n) == ("item", 1, 10)
     assert repeat.listed[0].items == (0, 9)
     assert repeat.listed[0].texts == (caption, other)
+
+
+def test_a_digest_of_items_is_of_their_files_boxes_and_texts_wherever_they_lie():
+    def digest(path="here/a.png", box=None, text="a dog"):
+        return _digest([ImageRef(Path(path), box)], [text])
+
+    assert digest() == digest("there/a.png")
+    others = {digest("here/b.png"), digest(box=(0, 0, 2, 2)), digest(box=(0, 0, 2, 3))}
+    assert len({digest(), *others, digest(text="a cat")}) == 5
 
 
 def test_a_plain_function_of_images_and_texts_is_measured(cola, scorer):

@@ -78,9 +78,8 @@ def test_an_interval_counts_images_and_runs():
     counted = whole.expand(-1, 4).clone()
     counted[::2, 1:] = False
     sizes = counted.sum(dim=1)
-    errors = (drawn[0, :, 0].float() - p) * sizes
     ragged = measures.accuracy(twice, counted, 0.5)
-    errors -= (ragged.value - p) * sizes
+    errors = (drawn[0, :, 0].float() - ragged.value) * sizes
     half = 1.96 * float(errors.square().sum().sqrt() / sizes.sum())
     low, high = ragged.value - half, ragged.value + half
     assert (ragged.low, ragged.high) == pytest.approx((low, high), abs=0.006)

@@ -95,8 +95,8 @@ def _truth(images: int, true: int, texts: int) -> tuple[tuple[bool, ...], ...]:
     Of several images, each has at most one true text: text k is true of image k alone.
 
     Example:
-        >>> _truth(2, 2, 3), _truth(1, 2, 3), _truth(2, 1, 1)
-        (((True, False, False), (False, True, False)), ((True, True, False),), ((True,), (False,)))
+        >>> _truth(1, 2, 3), _truth(2, 1, 2)
+        (((True, True, False),), ((True, False), (False, False)))
     """
     if images == 1:
         return ((*[True] * true, *[False] * (texts - true)),)
