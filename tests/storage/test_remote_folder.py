@@ -79,6 +79,19 @@ def test_the_next_files_are_downloaded_in_the_background(remote, server):
     remote.expect([])
 
 
+def test_a_thread_that_ends_at_this_moment_is_waited_for(remote, monkeypatch):
+    thread = threading.Thread(target=list)
+    thread.start()
+    ahead, answers = remote._ahead, [thread]
+
+    def ending(_):
+        return answers.pop() if answers else None
+
+    monkeypatch.setattr(type(ahead), "_thread", property(ending), raising=False)
+    ahead.wait()
+    assert not thread.is_alive()
+
+
 def test_a_file_is_read_while_the_next_one_comes(remote, server):
     files = listed(remote, server)
     server.faults["b"] = ["hold"]

@@ -204,8 +204,9 @@ class _Ahead:
                 self._thread.start()
 
     def wait(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
+        thread = self._thread  # read once, as it becomes None when the thread ends
+        if thread is not None:
+            thread.join()
 
     def take(self, key: str) -> BinaryIO | None:
         with self._lock:
