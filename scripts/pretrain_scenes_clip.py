@@ -153,8 +153,8 @@ def _chunk(job: tuple[WorldSpec, int, int, int, bool]) -> tuple[list[Scene], Ten
     if varied:
         varied_scenes.vary_backdrops()
     any_visibility = replace(spec, min_visible=0.0)
-    scenes, rendered = SceneSeries(any_visibility, seed).render(start, count, Canvas(SIZE))
-    return scenes, rendered.images
+    rendered = SceneSeries(any_visibility, seed).render(start, count, Canvas(SIZE))
+    return [shown.scene for shown in rendered], torch.stack([shown.image for shown in rendered])
 
 
 def world(
@@ -286,10 +286,10 @@ def measure(folder: Path, scenes: int = 1000, seed: int = HELD_OUT_SEED) -> tupl
     Held-out scenes have 2 or 3 plain objects; the caption names two of different colour and shape.
     """
     backbone = OpenClip(str(folder))
-    sampled, rendered = SceneSeries(SPECS[3], seed).render(0, scenes, Canvas(SIZE))
+    rendered = SceneSeries(SPECS[3], seed).render(0, scenes, Canvas(SIZE))
     rng = random.Random(seed)
-    rows, right, twin = [], [], []
-    for i, scene in enumerate(sampled):
+    images, right, twin = [], [], []
+    for scene, picture in ((row.scene, row.image) for row in rendered):
         shown = {(o.color, o.shape) for o in scene.objects}
         chosen = []
         for a, b in itertools.permutations(scene.objects, 2):
@@ -298,11 +298,11 @@ def measure(folder: Path, scenes: int = 1000, seed: int = HELD_OUT_SEED) -> tupl
                 chosen.append((a, b))
         if chosen:
             a, b = rng.choice(chosen)
-            rows.append(i)
+            images.append(picture)
             right.append(both(query(a), query(b)))
             twin.append(both(f"{b.color} {a.shape}", f"{a.color} {b.shape}"))
     spec = FeatureSpec("pooled")
-    image = _embedded(backbone.encode_image(pixels(rendered.images[rows]), spec))
+    image = _embedded(backbone.encode_image(pixels(torch.stack(images)), spec))
     captions = [_embedded(backbone.encode_text(c, spec)) for c in (right, twin)]
     true, swapped = ((image * c).sum(dim=-1) for c in captions)
     other = (image * captions[0].roll(1, 0)).sum(dim=-1)

@@ -66,10 +66,10 @@ def render(folder: Path, count: int) -> list[set[Statement]]:
     """Writes images 0.png, 1.png, ... and returns what is true of each."""
     world, true = SceneSeries(WORLD, 0), []
     for start in range(0, count, CHUNK):
-        scenes, rendered = world.render(start, min(CHUNK, count - start), Canvas(device=DEVICE))
-        true += [statements(scene) for scene in scenes]
-        for i, pixels in enumerate(rendered.images.cpu(), start):
-            Image.fromarray(pixels.numpy()).save(folder / f"{i}.png")
+        rendered = world.render(start, min(CHUNK, count - start), Canvas(device=DEVICE))
+        for i, shown in enumerate(rendered, start):
+            true.append(statements(shown.scene))
+            Image.fromarray(shown.image.numpy()).save(folder / f"{i}.png")
     return true
 
 

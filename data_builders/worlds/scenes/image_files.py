@@ -53,14 +53,11 @@ class SceneImage:
     pixel_coords: tuple[tuple[float, float, float], ...]
 
     @classmethod
-    def of(
-        cls, file: str, index: int, scene: Scene, size: int, rendered: Rendered, row: int
-    ) -> "SceneImage":
-        """Returns the description of image `row` of those that were rendered together."""
-        visible = slice(len(scene.objects))
-        boxes, coords = rendered.boxes[row].tolist(), rendered.pixel_coords[row].tolist()
-        return cls(file, index, scene, size, tuple(map(tuple, boxes[visible])),
-                   tuple(map(tuple, coords[visible])))  # fmt: skip
+    def of(cls, file: str, index: int, rendered: Rendered) -> "SceneImage":
+        """Returns the description of a rendered image."""
+        boxes = tuple(map(tuple, rendered.boxes.tolist()))
+        coords = tuple(map(tuple, rendered.pixel_coords.tolist()))
+        return cls(file, index, rendered.scene, len(rendered.image), boxes, coords)
 
     @property
     def name(self) -> str:
@@ -109,16 +106,15 @@ def _render_chunk(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # fastest for tensors this small
     try:
-        scenes, rendered = series.render(start, len(files), canvas)
+        rendered = series.render(start, len(files), canvas)
     finally:
         torch.set_num_threads(threads)
-    pixels = rendered.images.cpu().numpy()
     for parent in {(folder / file).parent for file in files}:
         parent.mkdir(parents=True, exist_ok=True)
     images: list[SceneImage] = []
-    for k, (scene, file) in enumerate(zip(scenes, files, strict=True)):
-        _save(pixels[k], folder / file)
-        images.append(SceneImage.of(file, start + k, scene, canvas.size, rendered, k))
+    for index, (shown, file) in enumerate(zip(rendered, files, strict=True), start):
+        _save(shown.image.numpy(), folder / file)
+        images.append(SceneImage.of(file, index, shown))
     return split, images
 
 

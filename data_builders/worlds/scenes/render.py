@@ -9,7 +9,7 @@ Coordinates: nominal radius 1, rays o + t d, t the depth along the camera's axis
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -47,35 +47,18 @@ _CASTER_ROW = len(NO_SHADOW)
 
 @dataclass(frozen=True)
 class Rendered:
-    """Images, uint8 (B, size, size, 3), and measures of K objects each, padded with 0.
+    """A scene of K objects, its image, uint8 (size, size, 3), and measures of each object.
 
-    `visible` and `unoccluded` (B, K) are fractions of the image that show the object, the second if
-    it were alone; `boxes` (B, K, 4) x, y, w, h; `pixel_coords` (B, K, 3) x, y in pixels, and depth.
+    `visible` and `unoccluded` (K) are fractions of the image that show the object, the second if it
+    were alone; `boxes` (K, 4) x, y, w, h; `pixel_coords` (K, 3) x, y in pixels, and depth.
     """
 
-    images: Tensor
+    scene: Scene
+    image: Tensor
     visible: Tensor
     unoccluded: Tensor
     boxes: Tensor
     pixel_coords: Tensor
-
-    def select(self, rows: Tensor, objects: int) -> "Rendered":
-        """Returns some images, with measures cut or padded to so many objects."""
-        images, *measures = (value.index_select(0, rows.to(value.device)) for value in self._all())
-        padded = []
-        for old in measures:
-            new = old.new_zeros((len(old), objects, *old.shape[2:]))
-            new[:, : old.shape[1]] = old[:, :objects]
-            padded.append(new)
-        return Rendered(images, *padded)
-
-    @staticmethod
-    def concatenate(parts: "Sequence[Rendered]") -> "Rendered":
-        """Returns the images of all parts, which must have the same K."""
-        return Rendered(*map(torch.cat, zip(*(part._all() for part in parts), strict=True)))
-
-    def _all(self) -> list[Tensor]:
-        return [getattr(self, field.name) for field in fields(self)]
 
 
 @dataclass(frozen=True)
@@ -271,11 +254,11 @@ def _boxes(sample: Tensor, item: Tensor, count: int, width: int, samples: int) -
     return box * seen.unsqueeze(1)
 
 
-def _chunk(scenes: Sequence[Scene], size: int, samples: int, slots: int,
-           device: torch.device) -> Rendered:  # fmt: skip
+def _chunk(scenes: Sequence[Scene], size: int, samples: int,
+           device: torch.device) -> list[Rendered]:  # fmt: skip
     width, count = size * samples, len(scenes)
     items: list[_Item] = []
-    for b, scene in enumerate(scenes):
+    for b, scene in enumerate(map(_renderable, scenes)):
         items += [_item(scene, b, k, width) for k in range(len(scene.objects))]
     items.sort(key=lambda item: item.key)
     table = torch.tensor([item.row for item in items], device=device).t().contiguous()
@@ -298,37 +281,43 @@ def _chunk(scenes: Sequence[Scene], size: int, samples: int, slots: int,
         front = torch.zeros_like(nearest).index_copy_(0, sample, color[won].clamp(0.0, 1.0))
         channels.append(_box_pool(front, size, samples) + uncovered * ground)
     images = (torch.stack(channels, 3) * 255.0 + 0.5).clamp(0.0, 255.0).to(torch.uint8)
-    rows = torch.tensor([item.image * slots + item.slot for item in items], device=device)
+    counts = [len(scene.objects) for scene in scenes]
+    real = [k for k, item in enumerate(items) if counts[item.image]]
+    order = sorted(real, key=lambda k: (items[k].image, items[k].slot))
 
-    def spread(values: Tensor) -> Tensor:
-        out = values.new_zeros((count * slots, *values.shape[1:]))
-        return out.index_copy_(0, rows, values).view(count, slots, *values.shape[1:])
+    def by_scene(values: Tensor) -> Sequence[Tensor]:
+        return values[order].cpu().split(counts)
 
     rays = float(width * width)
-    return Rendered(
-        images,
-        spread(torch.bincount(item, minlength=len(items)).to(torch.float32) / rays),
-        spread(torch.bincount(hits.item, minlength=len(items)).to(torch.float32) / rays),
-        spread(_boxes(sample, item, len(items), width, samples)),
-        _centres(scenes, size, slots).to(device),
+    rows = zip(
+        scenes,
+        images.cpu(),
+        by_scene(torch.bincount(item, minlength=len(items)).to(torch.float32) / rays),
+        by_scene(torch.bincount(hits.item, minlength=len(items)).to(torch.float32) / rays),
+        by_scene(_boxes(sample, item, len(items), width, samples)),
+        strict=True,
     )
+    return [Rendered(*row, _centres(row[0], size)) for row in rows]
 
 
-def _centres(scenes: Sequence[Scene], size: int, slots: int) -> Tensor:
-    rows = []
-    for scene in scenes:
-        points = [scene.view.project(o.center) for o in scene.objects]
-        row = [((u + 0.5) * size, (0.5 - v) * size, depth) for u, v, depth in points]
-        rows.append(row + [(0.0, 0.0, 0.0)] * (slots - len(row)))
-    return torch.tensor(rows)
+def _centres(scene: Scene, size: int) -> Tensor:
+    points = [scene.view.project(obj.center) for obj in scene.objects]
+    return torch.tensor([((u + 0.5) * size, (0.5 - v) * size, depth) for u, v, depth in points])
+
+
+def _renderable(scene: Scene) -> Scene:
+    """The scene; an empty one gets an object far outside of the view."""
+    if scene.objects:
+        return scene
+    hidden = SceneObject("sphere", "gray", "rubber", "plain", "small", (1e3, 1e3, 0.42), 0.42)
+    return replace(scene, objects=(hidden,))
 
 
 def render(scenes: Sequence[Scene], size: int, samples: int = 2,
-           device: str | torch.device = "cpu") -> Rendered:  # fmt: skip
+           device: str | torch.device = "cpu") -> list[Rendered]:  # fmt: skip
     """Renders scenes to size x size pixels with samples x samples rays per pixel.
 
-    The result of a scene depends only on the scene, `size`, `samples` and the kind of device. Every
-    scene must have an object.
+    The result of a scene depends only on the scene, `size`, `samples` and the kind of device.
     """
     if not 8 <= size <= 1024 or not 1 <= samples <= 8:
         raise UserError(
@@ -336,12 +325,10 @@ def render(scenes: Sequence[Scene], size: int, samples: int = 2,
             "choose both in range"
         )
     target = torch.device(device)
-    slots = max(len(s.objects) for s in scenes)
     budget = _SAMPLES_PER_CHUNK["cpu" if target.type == "cpu" else "cuda"]
     step = max(1, budget // (size * samples) ** 2)
+    rendered: list[Rendered] = []
     with torch.inference_mode():
-        parts = [
-            _chunk(scenes[k : k + step], size, samples, slots, target)
-            for k in range(0, len(scenes), step)
-        ]
-    return Rendered.concatenate(parts)
+        for k in range(0, len(scenes), step):
+            rendered += _chunk(scenes[k : k + step], size, samples, target)
+    return rendered

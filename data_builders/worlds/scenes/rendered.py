@@ -107,16 +107,15 @@ class RenderedScenes(RenderedSet):
     @override
     def groups(self, epoch: int, start: int, count: int) -> Sequence[Group]:
         length, first = self.series.scenes, epoch * _EPOCH + start
-        scenes, rendered = self.series.render(first * length, count * length, self.canvas)
-        images = [Image.fromarray(pixels) for pixels in rendered.images.cpu().numpy()]
+        rendered = self.series.render(first * length, count * length, self.canvas)
         groups = []
         for k in range(count):
-            rows = slice(k * length, (k + 1) * length)
-            captions = self._captions(tuple(scenes[rows]), first + k)
+            item = rendered[k * length : (k + 1) * length]
+            captions = self._captions(tuple(shown.scene for shown in item), first + k)
             name = f"{self.kind}_{self.seed}_{epoch}_{start + k}"
             ids = [f"{name}_{n}" for n in range(length)]
             texts = tuple(dict.fromkeys(itertools.chain(*captions)))
-            pictures = tuple(images[rows])
+            pictures = tuple(Image.fromarray(shown.image.numpy()) for shown in item)
             groups.append(images_group(name, ids, texts, captions, pictures=pictures))
         return groups
 

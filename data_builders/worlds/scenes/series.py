@@ -6,16 +6,14 @@ In: a spec, a seed and indices. Out: scenes with images, each by its index alone
 import itertools
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import torch
 from typing_extensions import override
 
 from data_builders.worlds.scenes.render import Rendered, render
 from data_builders.worlds.scenes.sampling import Composition, WorldSpec, sample_scene
-from data_builders.worlds.scenes.scene import Scene, SceneObject
+from data_builders.worlds.scenes.scene import Scene
 from vlmtune.errors import UserError
 
 _ATTEMPTS = 400  # for one item, before the world counts as unable to hold it
@@ -42,8 +40,8 @@ class Series(ABC):
     def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...] | None:
         """Samples item `index`, or returns None where this sample does not qualify."""
 
-    def render(self, start: int, count: int, canvas: Canvas) -> tuple[list[Scene], Rendered]:
-        """Returns scenes start .. start + count - 1 and their images.
+    def render(self, start: int, count: int, canvas: Canvas) -> list[Rendered]:
+        """Returns scenes start .. start + count - 1 with their images.
 
         Samples an item again until every object of all its scenes is visible enough (in rays).
         """
@@ -51,20 +49,18 @@ class Series(ABC):
         assert start % length == count % length == 0
         pending = list(range(start // length, (start + count) // length))
         attempts = dict.fromkeys(pending, 0)
-        items: dict[int, tuple[Scene, ...]] = {}
-        parts: list[Rendered] = []
+        items: dict[int, list[Rendered]] = {}
         while pending:
-            candidates = [self._next(index, attempts) for index in pending]
-            scenes = list(map(_renderable, itertools.chain(*candidates)))
-            rendered = render(scenes, canvas.size, canvas.samples, canvas.device)
-            accepted = self._accepted(candidates, rendered)
-            parts.append(rendered.select(_rows(accepted, length), self.spec.max_objects))
-            items |= {pending[k]: candidates[k] for k in accepted}
+            scenes: list[Scene] = []
+            for index in pending:
+                scenes += self._next(index, attempts)
+            rendered = iter(render(scenes, canvas.size, canvas.samples, canvas.device))
+            for index in pending:
+                item = list(itertools.islice(rendered, length))
+                if all(map(self._accepts, item)):
+                    items[index] = item
             pending = [index for index in pending if index not in items]
-        # The images are in the order in which their items were accepted.
-        order = sorted(range(len(items)), key=list(items).__getitem__)
-        rendered = Rendered.concatenate(parts).select(_rows(order, length), self.spec.max_objects)
-        return list(itertools.chain(*(items[index] for index in sorted(items)))), rendered
+        return list(itertools.chain(*(items[index] for index in sorted(items))))
 
     def _next(self, index: int, attempts: dict[int, int]) -> tuple[Scene, ...]:
         for attempt in range(attempts[index], _ATTEMPTS):
@@ -77,29 +73,10 @@ class Series(ABC):
             "attempts: allow more colors, shapes or sizes, fewer objects, or a lower min_visible"
         )
 
-    def _accepted(self, items: Sequence[tuple[Scene, ...]], rendered: Rendered) -> list[int]:
+    def _accepts(self, rendered: Rendered) -> bool:
         enough = rendered.visible >= self.spec.min_visible
         enough &= rendered.visible >= self.spec.min_exposed * rendered.unoccluded
-        rows = iter(enough.tolist())
-        accepted = []
-        for k, item in enumerate(items):
-            # A row has a column for each object of the fullest scene; the rest is padding.
-            seen = [next(rows)[: len(scene.objects)] for scene in item]
-            if all(map(all, seen)):
-                accepted.append(k)
-        return accepted
-
-
-def _rows(items: Sequence[int], length: int) -> torch.Tensor:
-    return torch.tensor([length * item + k for item in items for k in range(length)]).long()
-
-
-def _renderable(scene: Scene) -> Scene:
-    """The scene; an empty one gets an object far outside of the view."""
-    if scene.objects:
-        return scene
-    hidden = SceneObject("sphere", "gray", "rubber", "plain", "small", (1e3, 1e3, 0.42), 0.42)
-    return replace(scene, objects=(hidden,))
+        return bool(enough.all())
 
 
 class SceneSeries(Series):

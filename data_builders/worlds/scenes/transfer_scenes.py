@@ -4,7 +4,6 @@ In: a spec and a seed. Out: scenes.
 """
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -42,10 +41,9 @@ class HiddenScenes(SceneSeries):
     """Scenes in which an object hides a part of another one."""
 
     @override
-    def _accepted(self, items: Sequence[tuple[Scene, ...]], rendered: Rendered) -> list[int]:
-        limit = (1.0 - _HIDDEN) * rendered.unoccluded
-        hidden = (rendered.visible < limit).any(dim=1).tolist()
-        return [k for k in super()._accepted(items, rendered) if hidden[k]]
+    def _accepts(self, rendered: Rendered) -> bool:
+        hidden = rendered.visible < (1.0 - _HIDDEN) * rendered.unoccluded
+        return super()._accepts(rendered) and bool(hidden.any())
 
 
 @dataclass(frozen=True)

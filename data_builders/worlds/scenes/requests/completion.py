@@ -111,13 +111,11 @@ def _with_attributes(
 
 
 def _check_exposed(scenes: Sequence[Scene], min_exposed: float) -> None:
-    numbers = [number for number, scene in enumerate(scenes) if scene.objects]
-    if not numbers or min_exposed == 0.0:
+    if min_exposed == 0.0:
         return
-    rendered = render([scenes[number] for number in numbers], _CHECKED_AT, 1)
-    rows = zip(numbers, rendered.visible.tolist(), rendered.unoccluded.tolist(), strict=True)
-    for number, visible, alone in rows:
-        for k, obj in enumerate(scenes[number].objects):
+    for number, rendered in enumerate(render(scenes, _CHECKED_AT, 1)):
+        visible, alone = rendered.visible.tolist(), rendered.unoccluded.tolist()
+        for k, obj in enumerate(rendered.scene.objects):
             fraction = visible[k] / alone[k] if alone[k] else 0.0
             if fraction < min_exposed:
                 raise ImpossibleError(

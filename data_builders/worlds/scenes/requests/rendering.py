@@ -115,12 +115,11 @@ def _rendered(
     batch: Sequence[SettledScene], canvas: Canvas, start: int
 ) -> Iterator[tuple[Image.Image, dict[str, Any]]]:
     scenes = tuple(scene_of(scene.request) for scene in batch)
-    known, rendered = FixedScenes(ANY, 0, scenes).render(0, len(batch), canvas)
+    rendered = FixedScenes(ANY, 0, scenes).render(0, len(batch), canvas)
     names = numbered(SPLIT, start + len(batch))[start:]
-    pixels = rendered.images.cpu().numpy()
-    for k, scene in enumerate(batch):
-        image = SceneImage.of(names[k], start + k, known[k], canvas.size, rendered, k)
-        yield Image.fromarray(pixels[k]), described(image, scene)
+    for k, (scene, shown) in enumerate(zip(batch, rendered, strict=True)):
+        image = SceneImage.of(names[k], start + k, shown)
+        yield Image.fromarray(shown.image.numpy()), described(image, scene)
 
 
 def described(image: SceneImage, scene: SettledScene) -> dict[str, Any]:

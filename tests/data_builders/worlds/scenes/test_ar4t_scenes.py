@@ -69,10 +69,10 @@ def test_an_object_above_hangs_in_the_air_and_projects_higher(spec):
         view = scene.view
         assert view.project(upper.center)[1] > view.project(lower.center)[1] + 0.1
     scenes = [scene for scene, _, _ in found]
-    boxes = render(scenes, 128).boxes
-    for row, (scene, upper, _) in enumerate(found):
+    for rendered, (scene, upper, _) in zip(render(scenes, 128), found, strict=True):
         k = scene.objects.index(upper)
-        (_, y, _, h), (_, base, _, _) = boxes[row, k].tolist(), boxes[row, 1 - k].tolist()
+        boxes = rendered.boxes.tolist()
+        (_, y, _, h), (_, base, _, _) = boxes[k], boxes[1 - k]
         assert y + h <= base + 1  # no pixel row shows both
 
 

@@ -21,7 +21,7 @@ from data_builders.worlds.scenes.scene import (
 )
 from data_builders.worlds.scenes.series import Canvas, SceneSeries
 
-MEASURES = ("images", "visible", "unoccluded", "boxes", "pixel_coords")
+MEASURES = ("image", "visible", "unoccluded", "boxes", "pixel_coords")
 
 
 def _object(
@@ -36,16 +36,16 @@ def _object(
     return replace(obj, center=(0.0, 0.0, obj.half_height))
 
 
-def _pixels(rendered: Rendered, row: int = 0) -> torch.Tensor:
+def _pixels(rendered: Rendered) -> torch.Tensor:
     """Return the middle of object 0's box, flat, as float (n, 3)."""
-    x, y, w, h = rendered.boxes[row, 0].tolist()
-    image = rendered.images[row, y : y + h, x : x + w].float()
+    x, y, w, h = rendered.boxes[0].tolist()
+    image = rendered.image[y : y + h, x : x + w].float()
     return image.reshape(-1, 3)
 
 
 def test_sphere_covers_its_analytic_area() -> None:
     scene = Scene((_object("sphere"),))
-    got = render([scene], 128).visible.item()
+    got = render([scene], 128)[0].visible.item()
     center, radius = scene.objects[0].center, scene.objects[0].radius
     u, v, depth = camera().project(center)
     distance2 = depth * depth * (1.0 + (u * u + v * v) / FOCAL**2)
@@ -59,9 +59,9 @@ def test_sphere_covers_its_analytic_area() -> None:
 @pytest.mark.parametrize("size", ["small", "large"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_is_where_it_projects(shape: str, size: str) -> None:
-    rendered = render([Scene((_object(shape, size=size),))], 64)
-    x, y, w, h = rendered.boxes[0, 0].tolist()
-    u, v, _ = rendered.pixel_coords[0, 0].tolist()
+    (rendered,) = render([Scene((_object(shape, size=size),))], 64)
+    x, y, w, h = rendered.boxes[0].tolist()
+    u, v, _ = rendered.pixel_coords[0].tolist()
     assert abs(x + w / 2 - u) < 1.5
     assert abs(y + h / 2 - v) < 2.5
     low, high = (14, 22) if size == "large" else (8, 13)
@@ -79,10 +79,9 @@ def test_objects_have_the_hue_of_their_colour(color: str, texture: str) -> None:
         for shape in SHAPES
         for material in ("rubber", "metal")
     ]
-    rendered = render(scenes, 64)
-    for row in range(len(scenes)):
+    for rendered in render(scenes, 64):
         hues = []
-        for r, g, b in _pixels(rendered, row).tolist():
+        for r, g, b in _pixels(rendered).tolist():
             hue, saturation, _ = colorsys.rgb_to_hsv(r / 255, g / 255, b / 255)
             if saturation > 0.3:
                 hues.append((hue - want + 0.5) % 1.0 - 0.5)
@@ -91,12 +90,11 @@ def test_objects_have_the_hue_of_their_colour(color: str, texture: str) -> None:
 
 
 def test_gray_is_gray_and_textures_change_the_surface() -> None:
-    pixels = _pixels(render([Scene((_object("cube", "gray"),))], 64))
+    pixels = _pixels(*render([Scene((_object("cube", "gray"),))], 64))
     assert (pixels.amax(1) - pixels.amin(1)).median() < 12
     kinds = ("plain", "striped", "checkered")
     scenes = [Scene((_object("cube", "blue", "small", "rubber", kind),)) for kind in kinds]
-    rendered = render(scenes, 64)
-    spread = [_pixels(rendered, row)[:, 2].std().item() for row in range(3)]
+    spread = [_pixels(rendered)[:, 2].std().item() for rendered in render(scenes, 64)]
     assert spread[1] > 1.2 * spread[0]
     assert spread[2] > 1.2 * spread[0]
 
@@ -107,15 +105,15 @@ def test_nearer_objects_hide_farther_ones() -> None:
     x, y = 1.6 * axis[0], 1.6 * axis[1]
     back = replace(_object("sphere", "blue", "small"), center=(x, y, SIZES["small"]))
     for objects, hidden in (((front, back), 1), ((back, front), 0)):
-        rendered = render([Scene(objects)], 64)
-        assert rendered.visible[0, hidden] < 0.7 * rendered.unoccluded[0, hidden]
-        assert rendered.visible[0, 1 - hidden] == rendered.unoccluded[0, 1 - hidden]
+        (rendered,) = render([Scene(objects)], 64)
+        assert rendered.visible[hidden] < 0.7 * rendered.unoccluded[hidden]
+        assert rendered.visible[1 - hidden] == rendered.unoccluded[1 - hidden]
 
 
 def test_shadow_darkens_the_floor_away_from_the_light() -> None:
     obj = _object("sphere")
     scenes = [Scene((obj,), light_azimuth=-45.0 + turn) for turn in (-90.0, 90.0)]
-    lit, flipped = (render([scene], 64).images[0].float().mean(2) for scene in scenes)
+    lit, flipped = (rendered.image.float().mean(2) for rendered in render(scenes, 64))
     change = (lit - flipped)[30:44]
     # Azimuth -135 degrees is the image's left: the shadow falls to the right.
     assert change[:, 42:52].mean() < -3.0
@@ -127,18 +125,16 @@ def test_scenes_do_not_depend_on_their_batch() -> None:
     scenes = [sample_scene(spec, random.Random(k)) for k in range(40)]
     whole = render(scenes, 32)
     for start, stop in ((0, 1), (7, 10), (39, 40)):
-        part = render(scenes[start:stop], 32)
-        count = part.visible.shape[1]
-        assert torch.equal(part.images, whole.images[start:stop])
-        for name in MEASURES[1:]:
-            assert torch.equal(getattr(part, name), getattr(whole, name)[start:stop, :count])
+        for alone, beside in zip(render(scenes[start:stop], 32), whole[start:stop], strict=True):
+            for name in MEASURES:
+                assert torch.equal(getattr(alone, name), getattr(beside, name))
 
 
 def test_series_show_every_object() -> None:
     spec = WorldSpec(min_objects=4, max_objects=6, min_visible=0.008)
-    scenes, rendered = SceneSeries(spec, 1).render(0, 16, Canvas(64))
-    for scene, row in zip(scenes, rendered.visible, strict=True):
-        assert (row[: len(scene.objects)] >= 0.008).all()
-        assert (row[len(scene.objects) :] == 0.0).all()
-    assert rendered.visible.shape == (16, 6)
-    assert rendered.images.shape == (16, 64, 64, 3)
+    rendered = SceneSeries(spec, 1).render(0, 16, Canvas(64))
+    assert len(rendered) == 16
+    for shown in rendered:
+        assert (shown.visible >= 0.008).all()
+        assert len(shown.visible) == len(shown.scene.objects)
+        assert shown.image.shape == (64, 64, 3)

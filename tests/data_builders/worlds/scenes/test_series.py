@@ -21,18 +21,16 @@ class Sometimes(Series):
 
 
 def test_an_empty_scene_shows_floor_and_background_only():
-    scenes, rendered = Sometimes(SPEC, 4).render(0, 1, CANVAS)
-    assert scenes[0].objects == ()
-    assert not rendered.visible.any()
-    rows = rendered.images[0].float().std(dim=1)  # of each row, over its pixels
+    empty, filled = Sometimes(SPEC, 4).render(0, 2, CANVAS)
+    assert empty.scene.objects == ()
+    assert not empty.visible.any()
+    rows = empty.image.float().std(dim=1)  # of each row, over its pixels
     assert rows.max() < 30
-    filled = Sometimes(SPEC, 4).render(1, 1, CANVAS)[1]
     assert filled.visible.any()
 
 
 def test_odd_scenes_show_an_unseen_composition():
     unseen = frozenset({("red", "cube"), ("blue", "cone")})
-    scenes, _ = VariedScenes(SPEC, 1, unseen).render(0, 8, CANVAS)
-    for scene in scenes[1::2]:
-        assert unseen & {(o.color, o.shape) for o in scene.objects}
-    assert len(VariedScenes(SPEC, 1, frozenset()).render(0, 8, CANVAS)[0]) == 8
+    for rendered in VariedScenes(SPEC, 1, unseen).render(0, 8, CANVAS)[1::2]:
+        assert unseen & {(o.color, o.shape) for o in rendered.scene.objects}
+    assert len(VariedScenes(SPEC, 1, frozenset()).render(0, 8, CANVAS)) == 8

@@ -145,9 +145,8 @@ def test_folders_of_classes_show_seen_compositions(tmp_path):
     builder = ScenesBuilder(**SMALL | NOTHING | {"train": 1, "classes": 3})
     series = builder._splits()["classes"].series
     shapes = builder.world.shapes
-    scenes, _ = series.render(0, 3 * len(shapes), builder.canvas)
-    for index, scene in enumerate(scenes):
-        (thing,) = scene.objects
+    for index, shown in enumerate(series.render(0, 3 * len(shapes), builder.canvas)):
+        (thing,) = shown.scene.objects
         assert thing.shape == shapes[index % len(shapes)]
         assert (thing.color, thing.shape) not in builder.unseen
     builder.build(tmp_path / "w", progress=False)
