@@ -67,7 +67,7 @@ def clear_relation(scene: Scene, i: int, j: int) -> str | None:
         return "on" if a.on == j else "under"
     if a.floats_over(b) or b.floats_over(a):
         return "above" if a.floats_over(b) else "below"
-    return clear_direction(subtract(a.center, b.center), scene.axes)
+    return clear_direction(subtract(a.center, b.center), scene.view.axes)
 
 
 def _random_query(obj: SceneObject, rng: random.Random) -> str:

@@ -5,9 +5,8 @@ In: a `WorldSpec` and a random generator. Out: scenes, and their relations.
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from data_builders.worlds.scenes.scene import (
     BACKGROUNDS,
@@ -31,7 +30,6 @@ from data_builders.worlds.scenes.scene import (
     Vector,
     camera,
     camera_offset,
-    directions,
     dot,
     subtract,
 )
@@ -132,10 +130,10 @@ def crowded(a: SceneObject, b: SceneObject, view: Camera) -> bool:
     return math.hypot(ua - ub, va - vb) < _SEPARATION * FOCAL * (a.radius / da + b.radius / db)
 
 
-def level(a: SceneObject, b: SceneObject, axes: Mapping[str, Vector]) -> bool:
+def level(a: SceneObject, b: SceneObject, view: Camera) -> bool:
     """Tells whether two objects are about equally far to the side, or equally far behind."""
     offset = subtract(a.center, b.center)
-    return any(abs(dot(offset, axes[name])) < _AXIS_MARGIN for name in ("right", "behind"))
+    return any(abs(dot(offset, view.axes[name])) < _AXIS_MARGIN for name in ("right", "behind"))
 
 
 def _supports(base: SceneObject, top: SceneObject) -> bool:
@@ -150,22 +148,22 @@ class _Room:
     side: tuple[float, float]
     depth: tuple[float, float]
     clearance: float  # between two bounding circles
-    close: Callable[[SceneObject, SceneObject], bool]  # in another way
+    close: Callable[[SceneObject, SceneObject, Camera], bool]  # in another way
     tries: int = 30  # positions of an object before all are placed again
 
     def fits(self, obj: SceneObject, others: Sequence[SceneObject]) -> bool:
         """Tells whether the object is in view and far enough from the others."""
         return self.view.shows(obj) and not any(
-            obj.overlaps(other, self.clearance) or self.close(obj, other) for other in others
+            obj.overlaps(other, self.clearance) or self.close(obj, other, self.view)
+            for other in others
         )
 
 
 def _room(jitter: Vector, clevr: bool) -> _Room:
     view = camera(jitter)
     if clevr:
-        close = partial(level, axes=directions(jitter))
-        return _Room(view, _CLEVR_RANGE, _CLEVR_RANGE, _CLEVR_CLEARANCE, close, _CLEVR_TRIES)
-    return _Room(view, SIDE_RANGE, DEPTH_RANGE, CLEARANCE, partial(crowded, view=view))
+        return _Room(view, _CLEVR_RANGE, _CLEVR_RANGE, _CLEVR_CLEARANCE, level, _CLEVR_TRIES)
+    return _Room(view, SIDE_RANGE, DEPTH_RANGE, CLEARANCE, crowded)
 
 
 def _sample_position(
@@ -182,7 +180,7 @@ def _sample_position(
 
 def on_floor(obj: SceneObject, right: float, behind: float) -> SceneObject:
     """Returns the object on the floor, so far to the right of and behind the origin."""
-    axes = directions()
+    axes = camera().axes
     x, y = (right * axes["right"][k] + behind * axes["behind"][k] for k in (0, 1))
     return replace(obj, center=(x, y, obj.half_height))
 
@@ -310,7 +308,7 @@ def relations(scene: Scene) -> dict[str, list[list[int]]]:
     (c_j - c_i) . direction_r > RELATION_MARGIN; on: j stands on i; above: it does or floats over i;
     under, below: the reverse.
     """
-    axes, objects = scene.axes, scene.objects
+    axes, objects = scene.view.axes, scene.objects
     names = (*GROUND_RELATIONS, "on", "above", "under", "below")
     table: dict[str, list[list[int]]] = {}
     for name in names:

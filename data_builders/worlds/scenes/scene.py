@@ -8,8 +8,7 @@ Coordinates are right-handed, z up, the floor at z = 0.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from types import MappingProxyType
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le
@@ -145,11 +144,6 @@ class Scene:
         """The camera of the scene."""
         return camera(self.jitter)
 
-    @property
-    def axes(self) -> Mapping[str, Vector]:
-        """The directions of the scene's relations, as of `directions`."""
-        return directions(self.jitter)
-
 
 @dataclass(frozen=True)
 class Camera:
@@ -159,6 +153,19 @@ class Camera:
     right: Vector
     up: Vector
     forward: Vector
+
+    @cached_property
+    def axes(self) -> Mapping[str, Vector]:
+        """CLEVR's six unit vectors: the camera's axes projected onto the ground, and z."""
+        x, y, _ = self.right
+        return {
+            "right": self.right,
+            "left": (-x, -y, 0.0),
+            "behind": (-y, x, 0.0),
+            "front": (y, -x, 0.0),
+            "above": (0.0, 0.0, 1.0),
+            "below": (0.0, 0.0, -1.0),
+        }
 
     def project(self, point: Vector) -> Vector:
         """Returns (u, v, depth): u to the right and v up, in image widths from the centre."""
@@ -217,19 +224,3 @@ def camera(jitter: Vector = ORIGIN) -> Camera:
     right = (y / flat, -x / flat, 0.0)
     up = (-forward[2] * x / flat, -forward[2] * y / flat, flat / length)
     return Camera(position, right, up, forward)
-
-
-@lru_cache(maxsize=256)
-def directions(jitter: Vector = ORIGIN) -> Mapping[str, Vector]:
-    """Returns CLEVR's six unit vectors: the camera's axes projected onto the ground, and z."""
-    right = camera(jitter).right
-    behind = (-right[1], right[0], 0.0)
-    axes: dict[str, Vector] = {
-        "right": right,
-        "left": (-right[0], -right[1], 0.0),
-        "behind": behind,
-        "front": (-behind[0], -behind[1], 0.0),
-        "above": (0.0, 0.0, 1.0),
-        "below": (0.0, 0.0, -1.0),
-    }
-    return MappingProxyType(axes)

@@ -33,7 +33,7 @@ class PlacedSets(Series):
         side, back = rng.uniform(-_MIDDLE, _MIDDLE), rng.uniform(-_MIDDLE, _MIDDLE)
         placed = []
         for name in GROUND_RELATIONS:
-            axis = scene.axes[name]
+            axis = scene.view.axes[name]
             apart = rng.uniform(*_APART)
             # On either side of the middle: beside each other they fill the width of the view.
             objects = (

@@ -21,7 +21,7 @@ from data_builders.worlds.scenes.scene import (
     Scene,
     SceneObject,
     Vector,
-    directions,
+    camera,
 )
 
 _SHADOW_RADII: dict[str, tuple[float, float]] = {
@@ -151,8 +151,8 @@ def floor_pattern(x: Tensor, y: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
 def _edge(scene: Scene) -> float:
     """Returns v of the floor's far edge; the camera has no roll, so it is one image row."""
-    behind = directions()["behind"]
-    along = scene.axes["behind"]
+    behind = camera().axes["behind"]
+    along = scene.view.axes["behind"]
     turn = along[0] * behind[0] + along[1] * behind[1]
     reach = FLOOR_EDGE * max(turn, _EDGE_TURN)
     point = (CAMERA_TARGET[0] + reach * along[0], CAMERA_TARGET[1] + reach * along[1], 0.0)

@@ -32,13 +32,12 @@ def _rounded(numbers: Sequence[float], digits: int) -> list[float]:
 def scene_graph(split: str, image: SceneImage) -> dict[str, Any]:
     """Returns an entry of `scenes_<split>.json`: the scene of one image."""
     scene, table = image.scene, relations(image.scene)
-    axes = scene.axes
     return {
         "split": split,
         "image_index": image.index,
         "image_filename": image.name,
         "objects": [_object(image, k) for k in range(len(scene.objects))],
-        "directions": {name: _rounded(axis, 9) for name, axis in axes.items()},
+        "directions": {name: _rounded(axis, 9) for name, axis in scene.view.axes.items()},
         "relationships": {name: table[name] for name in GROUND_RELATIONS},
         "image_size": [image.size, image.size],
         "floor": scene.floor,

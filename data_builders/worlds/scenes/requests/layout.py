@@ -7,7 +7,7 @@ Positions are those given, or are sampled until nothing overlaps and all relatio
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -28,9 +28,7 @@ from data_builders.worlds.scenes.scene import (
     Camera,
     Scene,
     SceneObject,
-    Vector,
     camera,
-    directions,
     dot,
     subtract,
 )
@@ -98,7 +96,6 @@ def positions(drafts: Sequence[SceneRequest], sampler: Sampler) -> list[SceneReq
     """
     cells = [list(draft.objects or ()) for draft in drafts]
     views = [camera(draft.camera.offset()) for draft in drafts]
-    axes = [directions(draft.camera.offset()) for draft in drafts]
     placed: list[dict[int, SceneObject]] = [{} for _ in drafts]
     for k in _order(cells):
         failures: Counter[tuple[Any, ...]] = Counter()
@@ -113,7 +110,7 @@ def positions(drafts: Sequence[SceneRequest], sampler: Sampler) -> list[SceneReq
                     request = _tried(objects[k], placed[c], spot, aside, gap)
                     fixed = objects[k].position is not None
                     with in_request(c):
-                        _check(k, request, placed[c], views[c], axes[c], fixed)
+                        _check(k, request, placed[c], views[c], fixed)
                     tried.append(request)
             except ImpossibleError as error:
                 failures[error.args] += 1
@@ -175,7 +172,7 @@ def _tried(
     word, other = request.relation or ("", -1)
     if word in ("on", "above"):
         base = placed[other]
-        axes = directions()
+        axes = camera().axes
         x, y = (dot(base.center, axes[name]) for name in ("right", "behind"))
         spot = x + aside[0], y + aside[1]
         if word == "above" and request.height is None:
@@ -184,14 +181,13 @@ def _tried(
 
 
 def _check(
-    k: int, request: ObjectRequest, placed: dict[int, SceneObject], view: Camera,
-    axes: Mapping[str, Vector], fixed: bool,
-) -> None:  # fmt: skip
+    k: int, request: ObjectRequest, placed: dict[int, SceneObject], view: Camera, fixed: bool
+) -> None:
     obj = _object(request, placed)
     name, x, y = f"objects[{k}].position", *(request.position or (0.0, 0.0))
     got = f"[{x:.3g}, {y:.3g}]" if fixed else "no such position"
     if request.relation is not None:
-        _check_relation(k, obj, request.relation, placed, axes, got)
+        _check_relation(k, obj, request.relation, placed, view, got)
     if not view.shows(obj):
         raise ImpossibleError(name, "a position in view of the camera", got,
                                "move it towards [0, 0], or the camera away")  # fmt: skip
@@ -213,7 +209,7 @@ def _check(
 
 def _check_relation(
     k: int, obj: SceneObject, relation: tuple[str, int], placed: dict[int, SceneObject],
-    axes: Mapping[str, Vector], got: str,
+    view: Camera, got: str,
 ) -> None:  # fmt: skip
     word, j = relation
     other, advice = placed[j], "correct the positions, or leave this one out"
@@ -226,7 +222,7 @@ def _check_relation(
     elif word == "above":
         holds = obj.floats_over(other)
     else:
-        holds = clear_direction(subtract(obj.center, other.center), axes) == RELATIONS[word]
+        holds = clear_direction(subtract(obj.center, other.center), view.axes) == RELATIONS[word]
         advice = "move the objects, or use small or fewer ones"
     if not holds:
         expected = f"a free position in view {word} objects[{j}]"

@@ -9,7 +9,7 @@ import pytest
 from data_builders.phrases import ATTRIBUTE_ORDER, INVERSE, PHRASES
 from data_builders.worlds.scenes import captions
 from data_builders.worlds.scenes.sampling import WorldSpec, relations, sample_scene
-from data_builders.worlds.scenes.scene import COLORS, SHAPES, Scene, directions
+from data_builders.worlds.scenes.scene import COLORS, SHAPES, Scene, camera
 from data_builders.worlds.scenes.statements import Noun, relation_holds
 from scripts.pretrain_scenes_clip import prompt_caption, web_caption
 
@@ -72,7 +72,7 @@ def test_clear_relations_are_true_and_inverse():
     assert set(seen) == set(PHRASES) - {"above", "below"}  # nothing floats
     # A relation that is hardly so is not stated.
     obj = SCENES[0].objects[0]
-    right = directions()["right"]
+    right = camera().axes["right"]
     near = replace(obj, center=(0.5 * right[0], 0.5 * right[1], 0.5))
     far = replace(obj, center=(0.7 * right[0], 0.7 * right[1], 0.5))
     origin = replace(obj, center=(0.0, 0.0, 0.5))

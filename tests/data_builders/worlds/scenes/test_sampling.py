@@ -6,7 +6,7 @@ import random
 import pytest
 
 from data_builders.worlds.scenes.sampling import WorldSpec, relations, sample_scene, sample_twin
-from data_builders.worlds.scenes.scene import SIZES, Scene, SceneObject, camera, directions
+from data_builders.worlds.scenes.scene import SIZES, Scene, SceneObject, camera
 from data_builders.worlds.scenes.series import SceneSeries
 
 
@@ -16,7 +16,7 @@ def _scenes(spec: WorldSpec, count: int = 60) -> list[Scene]:
 
 def _at(right: float, behind: float, shape: str = "sphere", size: str = "small",
         on: int | None = None, z: float | None = None) -> SceneObject:  # fmt: skip
-    axes = directions()
+    axes = camera().axes
     x, y = (right * axes["right"][k] + behind * axes["behind"][k] for k in (0, 1))
     height = SIZES[size] if z is None else z
     return SceneObject(shape, "red", "rubber", "plain", size, (x, y, height), SIZES[size], on=on)
@@ -41,7 +41,7 @@ CLEVR = WorldSpec(shapes=("cube", "sphere", "cylinder")).as_clevr()
 def test_scenes_as_clevrs_keep_a_margin_and_have_three_to_ten_objects_equally_often() -> None:
     repeated = 0
     for scene in _scenes(CLEVR, 24):
-        axes = scene.axes
+        axes = scene.view.axes
         for a, b in itertools.combinations(scene.objects, 2):
             offset = [p - q for p, q in zip(a.center, b.center, strict=True)]
             for name in ("right", "behind"):
@@ -87,7 +87,7 @@ def test_relations_of_a_hand_made_scene_follow_the_image() -> None:
     assert table["front"] == [[], [], [0, 1, 3], []]
     assert table["above"] == table["on"] == [[3], [], [], []]
     assert table["below"] == table["under"] == [[], [], [], [0]]
-    view, axes = camera(), directions()
+    view, axes = camera(), camera().axes
     assert view.project(axes["right"])[0] > 0.0 > view.project(axes["left"])[0]
     assert view.project(axes["behind"])[1] > view.project(axes["front"])[1]
     assert view.project(axes["behind"])[2] > view.project(axes["front"])[2]

@@ -1,7 +1,7 @@
 import pytest
 
 from data_builders.worlds.scenes.sampling import WorldSpec
-from data_builders.worlds.scenes.scene import Scene, SceneObject, directions
+from data_builders.worlds.scenes.scene import Scene, SceneObject, camera
 from data_builders.worlds.scenes.statements import (
     Noun,
     exchange,
@@ -13,7 +13,7 @@ from data_builders.worlds.scenes.statements import (
 
 
 def scene_object(shape: str, color: str, right: float, behind: float = 0.0, **more) -> SceneObject:
-    axes = directions()
+    axes = camera().axes
     x, y = (right * axes["right"][k] + behind * axes["behind"][k] for k in (0, 1))
     values = {"material": "rubber", "texture": "plain", "size": "large", "radius": 0.75} | more
     return SceneObject(shape, color, center=(x, y, 0.75), **values)
