@@ -35,11 +35,13 @@ class MeasuredImages:
         corpus: The corpus whose images will be looked up, as of `Measured`.
         every_name: Also compare the names in files whose images are next to them, for corpora whose
             images have one name everywhere.
+        exists: Tells whether an image file exists, and counts it if not.
     """
 
     def __init__(
-        self, paths: Sequence[Path], corpus: str | None = None, every_name: bool = False
-    ) -> None:
+        self, paths: Sequence[Path], corpus: str | None = None, every_name: bool = False,
+        exists: Callable[[Path], bool] = Path.is_file,
+    ) -> None:  # fmt: skip
         by_name, files = _parted(paths, every_name)
         self.names = Measured(by_name, corpus) if by_name else None
         self.files = {_digest(file): file for file in files}
@@ -49,13 +51,46 @@ class MeasuredImages:
             if value is not None:
                 self._looks.append((value, file))
         self._hashes = np.array([value for value, _ in self._looks], dtype=np.uint64)
+        self._exists = exists
+        self._similar: list[tuple[str, Path]] = []
+        self._known: dict[Path, bytes | None] = {}
+        self._compared: set[bytes] = set()
 
     def has(self, name: str, digest: bytes | None) -> bool:
         """Tells whether an image is measured, by its name and the sha256 of its bytes."""
         return digest in self.files or bool(name and self.names and self.names.has(name))
 
-    def like(self, content: bytes) -> Path | None:
-        """Returns the measured image that looks like this one; None if there is none."""
+    def digest(self, image: Path | bytes, name: str) -> bytes | None:
+        """Returns the sha256 of an encoded image; None if its file is missing. Reads it once."""
+        if isinstance(image, bytes):
+            return self._compare(image, name or "an image without a name")
+        if image not in self._known:
+            there = self._exists(image)
+            self._known[image] = self._compare(_content(image), name) if there else None
+        return self._known[image]
+
+    def report(self, counts: Counter[str]) -> None:
+        """Counts the images that look like measured ones, and names the first."""
+        if not self._similar:
+            return
+        counts["similar to a measured image"] = len(self._similar)
+        shown = ", ".join(f"{name} ({like.name})" for name, like in self._similar[:_SHOWN])
+        print(
+            f"warning: {len(self._similar)} images look like measured ones and are kept: {shown}",
+            file=sys.stderr,
+        )
+
+    def _compare(self, content: bytes, name: str) -> bytes:
+        digest = hashlib.sha256(content).digest()
+        if digest not in self._compared:
+            self._compared.add(digest)
+            like = None if self.has(name, digest) else self._like(content)
+            if like is not None:
+                self._similar.append((name, like))
+        return digest
+
+    def _like(self, content: bytes) -> Path | None:
+        """The measured image that looks like this one; None if there is none."""
         value = difference_hash(content) if self._looks else None
         if value is None:
             return None
@@ -84,48 +119,6 @@ def difference_hash(content: bytes) -> int | None:
     if not _FLAT <= bits.sum() <= 64 - _FLAT:
         return None
     return int.from_bytes(np.packbits(bits).tobytes(), "little")
-
-
-class ContentReader:
-    """Reads each image once: its sha256, and whether it looks like a measured one.
-
-    `exists` tells whether an image file exists, and counts it if not.
-    """
-
-    def __init__(self, measured: MeasuredImages, exists: Callable[[Path], bool]) -> None:
-        self.similar: list[tuple[str, Path]] = []
-        self._measured, self._exists = measured, exists
-        self._known: dict[Path, bytes | None] = {}
-        self._compared: set[bytes] = set()
-
-    def digest(self, image: Path | bytes, name: str) -> bytes | None:
-        """Returns the sha256 of an encoded image; None if its file is missing."""
-        if isinstance(image, bytes):
-            return self._compare(image, name or "an image without a name")
-        if image not in self._known:
-            there = self._exists(image)
-            self._known[image] = self._compare(_content(image), name) if there else None
-        return self._known[image]
-
-    def report(self, counts: Counter[str]) -> None:
-        """Counts the images that look like measured ones, and names the first."""
-        if not self.similar:
-            return
-        counts["similar to a measured image"] = len(self.similar)
-        shown = ", ".join(f"{name} ({like.name})" for name, like in self.similar[:_SHOWN])
-        print(
-            f"warning: {len(self.similar)} images look like measured ones and are kept: {shown}",
-            file=sys.stderr,
-        )
-
-    def _compare(self, content: bytes, name: str) -> bytes:
-        digest = hashlib.sha256(content).digest()
-        if digest not in self._compared:
-            self._compared.add(digest)
-            like = None if self._measured.has(name, digest) else self._measured.like(content)
-            if like is not None:
-                self.similar.append((name, like))
-        return digest
 
 
 def measured_checksums(paths: Sequence[Path], every_name: bool = False) -> dict[str, str]:

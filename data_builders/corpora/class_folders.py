@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import Field, NonNegativeInt, PositiveInt
 from typing_extensions import override
 
-from data_builders.measured_images import ContentReader, MeasuredImages, measured_checksums
+from data_builders.measured_images import MeasuredImages, measured_checksums
 from data_builders.shard_builder import Fraction, Record, ShardBuilder, image_group, record_keys
 from data_builders.shard_files import listed_image, summed
 from vlmtune.data.images import SUFFIXES
@@ -76,8 +76,7 @@ class ClassFoldersBuilder(ShardBuilder):
     @override
     def records(self) -> Iterator[Record]:
         names = self._names()
-        measured = MeasuredImages(self.measured)
-        contents = ContentReader(measured, self.exists)
+        measured = MeasuredImages(self.measured, exists=self.exists)
         sampled: list[tuple[str, Path, str, bytes]] = []
         labels_of: dict[bytes, set[str]] = defaultdict(set)  # an image may lie in several folders
         for label, files in self._files.items():
@@ -86,7 +85,7 @@ class ClassFoldersBuilder(ShardBuilder):
             self.counts["skipped: not in the fraction"] += len(files) - count
             for file in sorted(rng.sample(files, len(files))[:count]):
                 image = file.relative_to(self.path).as_posix()
-                digest = contents.digest(file, image)
+                digest = measured.digest(file, image)
                 if digest is None:
                     continue
                 if measured.has(image, digest):
@@ -108,7 +107,7 @@ class ClassFoldersBuilder(ShardBuilder):
             self.counts["captions"] += sum(texts.values())
             self.counts["hard negatives"] += len(texts) - sum(texts.values())
             yield image_group(image, texts, key=keys[image]), [file]
-        contents.report(self.counts)
+        measured.report(self.counts)
 
     def _texts(
         self, label: str, labels: Collection[str], names: Mapping[str, str], rng: random.Random

@@ -11,7 +11,7 @@ from pydantic import PositiveInt
 from typing_extensions import TypedDict, override
 
 from data_builders.corpora.annotations import inside, parse_json
-from data_builders.measured_images import ContentReader, MeasuredImages, measured_checksums
+from data_builders.measured_images import MeasuredImages, measured_checksums
 from data_builders.shard_builder import Record, ShardBuilder, image_group, record_keys
 from vlmtune.errors import UserError
 from vlmtune.storage.files import check_shape
@@ -91,8 +91,7 @@ class KarpathyBuilder(ShardBuilder):
     @override
     def records(self) -> Iterator[Record]:
         rows = parse_json(self.path, self.layout, self.parse)
-        measured = MeasuredImages(self.measured, self.corpus, every_name=True)
-        contents = ContentReader(measured, self.exists)
+        measured = MeasuredImages(self.measured, self.corpus, True, self.exists)
         keys = record_keys(file for _, file, _ in rows)
         splits = sorted({split for split, _, _ in rows if split is not None})
         if splits and not (self.splits and set(self.splits) <= set(splits)):
@@ -105,7 +104,7 @@ class KarpathyBuilder(ShardBuilder):
                 continue
             path = inside(self.images, file, self.path, f"images[{number}]")
             # Nothing is read where nothing is compared by content.
-            digest = contents.digest(path, file) if measured.files else None
+            digest = measured.digest(path, file) if measured.files else None
             if measured.has(file, digest):
                 self.counts["skipped: measured"] += 1
                 continue
@@ -116,7 +115,7 @@ class KarpathyBuilder(ShardBuilder):
                 continue
             self.counts["captions"] += len(captions)
             yield image_group(file, dict.fromkeys(captions, True), key=keys[file]), [path]
-        contents.report(self.counts)
+        measured.report(self.counts)
 
 
 def distinct_captions(raws: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from pydantic import PositiveInt
 from typing_extensions import override
 
 from data_builders.left_out import Line
-from data_builders.measured_images import ContentReader, MeasuredImages, measured_checksums
+from data_builders.measured_images import MeasuredImages, measured_checksums
 from data_builders.shard_builder import (
     Record,
     ShardBuilder,
@@ -161,12 +161,11 @@ class TableBuilder(ShardBuilder):
     def _gathered(self, images: DistinctImages) -> list[tuple[bytes, ...]]:
         """The digests of the images of each row, none for a row that is left out."""
         measured = MeasuredImages(self.measured)
-        contents = ContentReader(measured, Path.is_file)
         gathered: list[tuple[bytes, ...]] = []
         repeated: dict[tuple[object, ...], str] = {}
         for row in self.table.rows(self._unreadable):
             self.left_out.total += 1
-            digests = self._usable(row, contents)
+            digests = self._usable(row, measured)
             if digests and any(map(measured.has, (row.name, row.negative_name), digests)):
                 self.counts["skipped: measured"] += 1
                 digests = ()
@@ -183,7 +182,7 @@ class TableBuilder(ShardBuilder):
                     of_image.append((self.left_out.total, row.where, name))
             gathered.append(digests)
         images.finish()
-        contents.report(self.counts)
+        measured.report(self.counts)
         return gathered
 
     def _leave_out(self, where: str, reason: str, detail: str, unusable: bool = True) -> None:
@@ -194,14 +193,14 @@ class TableBuilder(ShardBuilder):
         self.left_out.total += 1
         self._leave_out(where, "unreadable row", wrong)
 
-    def _usable(self, row: TableRow, contents: ContentReader) -> tuple[bytes, ...]:
+    def _usable(self, row: TableRow, measured: MeasuredImages) -> tuple[bytes, ...]:
         """The digests of the images of a row; none, and it is listed, if it cannot be used."""
         pair = [(row.image, row.name)]
         if row.negative_image is not None:
             pair.append((row.negative_image, row.negative_name))
         digests: list[bytes] = []
         for image, name in pair:
-            digest = contents.digest(image, name)
+            digest = measured.digest(image, name)
             if digest is None:
                 self._leave_out(row.where, "image missing", name)
                 return ()
