@@ -4,8 +4,10 @@ In: scene requests. Out: images and scene graphs. Never: a shard.
 """
 
 import json
+import random
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,16 +21,25 @@ from data_builders.worlds.scenes.image_files import Split, render_files
 from data_builders.worlds.scenes.requests.completion import MIN_EXPOSED
 from data_builders.worlds.scenes.requests.files import LIMIT, families, read_requests
 from data_builders.worlds.scenes.requests.layout import scene_of
-from data_builders.worlds.scenes.requests.rendering import (
-    ANY,
-    SPLIT,
-    FixedScenes,
-    described,
-    settled,
-)
-from data_builders.worlds.scenes.scene import Rays, Side
-from data_builders.worlds.scenes.series import Canvas
+from data_builders.worlds.scenes.requests.rendering import SPLIT, described, settled
+from data_builders.worlds.scenes.sampling import WorldSpec
+from data_builders.worlds.scenes.scene import Rays, Scene, Side
+from data_builders.worlds.scenes.series import Canvas, Series
 from vlmtune.storage.files import write_text
+
+# Requests are checked for hidden objects before they are rendered.
+_ANY = WorldSpec(min_visible=0.0, min_exposed=0.0)
+
+
+@dataclass(frozen=True)
+class FixedScenes(Series):
+    """A series of scenes that are known."""
+
+    known: tuple[Scene, ...]
+
+    @override
+    def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...] | None:
+        return (self.known[index],)
 
 
 class RequestsBuilder(Builder):
@@ -70,7 +81,7 @@ class RequestsBuilder(Builder):
         scenes = list(settled(expanded, self.seed, self.min_exposed))
         known = tuple(scene_of(scene.request) for scene in scenes)
         names = tuple(f"{k:06d}.png" for k in range(total))
-        splits = {SPLIT: Split(FixedScenes(ANY, 0, known), names)}
+        splits = {SPLIT: Split(FixedScenes(_ANY, 0, known), names)}
         images = render_files(splits, self.canvas, folder / "images", self.processes, tick)[SPLIT]
         graphs, lines = [], []
         for image, scene in zip(images, scenes, strict=True):

@@ -14,9 +14,10 @@ Source: Johnson et al. 2017, section 3 (question families).
 | compare-integer | 3 functions x (no or one hop on each side) = 12 |
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 
 from data_builders.worlds.programs.scene_graph import ATTRIBUTES
 from data_builders.worlds.programs.sentences import Texts, templates
@@ -70,47 +71,54 @@ class Family:
         }.get((spatial, same), "none")
 
 
-class _Steps:
-    """Steps under construction; each method returns the number of its last step."""
+Steps = tuple[Slot, ...]
 
-    def __init__(self) -> None:
-        self.steps: list[Slot] = []
 
-    def add(self, function: str, *inputs: int, parameter: str = "") -> int:
-        self.steps.append(Slot(function, inputs, parameter))
-        return len(self.steps) - 1
+def _applied(function: str, *programs: Steps, parameter: str = "") -> Steps:
+    """The programs one after the other, and a function of what they give."""
+    steps: list[Slot] = []
+    inputs: list[int] = []
+    for program in programs:
+        first = len(steps)
+        for slot in program:
+            moved = tuple(first + number for number in slot.inputs)
+            steps.append(replace(slot, inputs=moved))
+        inputs.append(len(steps) - 1)
+    return (*steps, Slot(function, tuple(inputs), parameter))
 
-    def described(self, parameter: str) -> int:
-        """All objects of a description."""
-        return self.add("filter", self.add("scene"), parameter=parameter)
 
-    def near(self, references: str, relations: str, mark: str = "") -> int:
-        """What has a relation to a reference: "BC", "rs" is r of the B that is s of the C."""
-        number = self.described(references[-1] + mark)
-        for reference, relation in zip(references[-2::-1], relations[:0:-1], strict=True):
-            number = self.add("unique", number)
-            number = self.add("relate", number, parameter=relation + mark)
-            number = self.add("filter", number, parameter=reference + mark)
-        number = self.add("unique", number)
-        return self.add("relate", number, parameter=relations[0] + mark)
+def _described(parameter: str) -> Steps:
+    """All objects of a description."""
+    return _applied("filter", _applied("scene"), parameter=parameter)
 
-    def hops(self, count: int, mark: str = "") -> int:
-        """The set "A" of a phrase with so many relations in a chain."""
-        if count == 0:
-            return self.described("A" + mark)
-        number = self.near("BCD"[:count], "rst"[:count], mark)
-        return self.add("filter", number, parameter="A" + mark)
 
-    def finished(self, number: int, function: str) -> tuple[Slot, ...]:
-        """The whole program, with the function that reads the set."""
-        if function.startswith("query_"):
-            number = self.add("unique", number)
-        self.add(function, number)
-        return tuple(self.steps)
+def _near(references: str, relations: str, mark: str = "") -> Steps:
+    """What has a relation to a reference: "BC", "rs" is r of the B that is s of the C."""
+    program = _described(references[-1] + mark)
+    for reference, relation in zip(references[-2::-1], relations[:0:-1], strict=True):
+        program = _applied("relate", _applied("unique", program), parameter=relation + mark)
+        program = _applied("filter", program, parameter=reference + mark)
+    return _applied("relate", _applied("unique", program), parameter=relations[0] + mark)
+
+
+def _hops(count: int, mark: str = "") -> Steps:
+    """The set "A" of a phrase with so many relations in a chain."""
+    if count == 0:
+        return _described("A" + mark)
+    near = _near("BCD"[:count], "rst"[:count], mark)
+    return _applied("filter", near, parameter="A" + mark)
+
+
+def _ended(program: Steps, function: str) -> Steps:
+    """The whole program, with the function that reads the set."""
+    if function.startswith("query_"):
+        program = _applied("unique", program)
+    return _applied(function, program)
 
 
 _HOPS = ("zero_hop", "one_hop", "two_hop", "three_hop")
 _ENDS = ("exist", "count", *(f"query_{attribute}" for attribute in ATTRIBUTES))
+_SIDES = tuple(product((0, 1), (0, 1)))  # hops on each side of a comparison
 
 
 def _unstated(function: str) -> dict[str, tuple[str, ...]]:
@@ -118,84 +126,61 @@ def _unstated(function: str) -> dict[str, tuple[str, ...]]:
     return {"A": (attribute,)} if kind == "query" else {}
 
 
-def _chains() -> list[Family]:
-    out = []
+def _chains() -> Iterator[Family]:
     for count, structure in enumerate(_HOPS):
         for end in _ENDS:
-            steps = _Steps()
-            program = steps.finished(steps.hops(count), end)
-            texts = templates(end, structure)
-            out.append(Family(f"{structure}-{end}", structure, program, texts, _unstated(end)))
-    return out
+            program, texts = _ended(_hops(count), end), templates(end, structure)
+            yield Family(f"{structure}-{end}", structure, program, texts, _unstated(end))
 
 
-def _logic() -> list[Family]:
-    out = []
+def _logic() -> Iterator[Family]:
     for end in _ENDS:
         for structure, function in (("single_and", "intersect"), ("single_or", "union")):
             if structure == "single_or" and end.startswith("query"):
                 continue
-            steps = _Steps()
-            both = steps.near("B", "r"), steps.near("C", "s")
-            number = steps.add("filter", steps.add(function, *both), parameter="A")
-            program, texts = steps.finished(number, end), templates(end, structure)
-            name = f"{structure}-{end}"
-            out.append(Family(name, structure, program, texts, _unstated(end)))
+            both = _applied(function, _near("B", "r"), _near("C", "s"))
+            program = _ended(_applied("filter", both, parameter="A"), end)
+            texts = templates(end, structure)
+            yield Family(f"{structure}-{end}", structure, program, texts, _unstated(end))
     for end in ("exist", "count"):
-        steps = _Steps()
-        number = steps.add("union", steps.described("A"), steps.described("B"))
-        program, texts = steps.finished(number, end), templates(end, "either")
-        out.append(Family(f"single_or-{end}-things", "single_or", program, texts))
-    return out
+        program = _ended(_applied("union", _described("A"), _described("B")), end)
+        yield Family(f"single_or-{end}-things", "single_or", program, templates(end, "either"))
 
 
-def _same() -> list[Family]:
-    out = []
+def _same() -> Iterator[Family]:
     for attribute in ATTRIBUTES:
         others = [f"query_{other}" for other in ATTRIBUTES if other != attribute]
-        rows = [(end, "same_relate") for end in ("exist", "count", *others)]
-        rows += [(end, "same_relate_hop") for end in ("exist", "count")]
-        for end, phrase in rows:
-            steps, hop = _Steps(), phrase == "same_relate_hop"
+        rows = [(end, "") for end in ("exist", "count", *others)]
+        rows += [(end, "-hop") for end in ("exist", "count")]
+        for end, hop in rows:
+            reference, phrase = _described("B"), "same_relate"
             if hop:
-                number = steps.add("filter", steps.near("C", "r"), parameter="B")
-            else:
-                number = steps.described("B")
-            number = steps.add(f"same_{attribute}", steps.add("unique", number))
-            number = steps.add("filter", number, parameter="A")
-            program = steps.finished(number, end)
+                reference = _applied("filter", _near("C", "r"), parameter="B")
+                phrase = "same_relate_hop"
+            same = _applied(f"same_{attribute}", _applied("unique", reference))
+            program = _ended(_applied("filter", same, parameter="A"), end)
             texts = templates(end, phrase, attribute=attribute)
             unstated = {"A": (attribute, *_unstated(end).get("A", ())), "B": (attribute,)}
-            name = f"same_relate-{attribute}-{end}" + ("-hop" if hop else "")
-            out.append(Family(name, "same_relate", program, texts, unstated))
-    return out
+            name = f"same_relate-{attribute}-{end}{hop}"
+            yield Family(name, "same_relate", program, texts, unstated)
 
 
-def _comparisons() -> list[Family]:
-    out = []
-    hops = [(a, b) for a in (0, 1) for b in (0, 1)]
+def _comparisons() -> Iterator[Family]:
     for attribute in ATTRIBUTES:
-        for first, second in hops:
-            steps = _Steps()
-            sides = []
-            for count, mark in ((first, ""), (second, "2")):
-                number = steps.add("unique", steps.hops(count, mark))
-                sides.append(steps.add(f"query_{attribute}", number))
-            steps.add(f"equal_{attribute}", *sides)
+        for first, second in _SIDES:
+            sides = [_ended(_hops(first), f"query_{attribute}")]
+            sides.append(_ended(_hops(second, "2"), f"query_{attribute}"))
+            program = _applied(f"equal_{attribute}", *sides)
             texts = templates("equal", _HOPS[first], _HOPS[second], attribute)
             name = f"comparison-{attribute}-{first}-{second}"
             unstated = {"A": (attribute,), "A2": (attribute,)}
-            out.append(Family(name, "comparison", tuple(steps.steps), texts, unstated))
+            yield Family(name, "comparison", program, texts, unstated)
     for function in ("equal_integer", "less_than", "greater_than"):
-        for first, second in hops:
-            steps = _Steps()
-            one = steps.add("count", steps.hops(first))
-            other = steps.add("count", steps.hops(second, "2"))
-            steps.add(function, one, other)
+        for first, second in _SIDES:
+            counts = _ended(_hops(first), "count"), _ended(_hops(second, "2"), "count")
             texts = templates(function, _HOPS[first], _HOPS[second])
             name = f"compare_integer-{function}-{first}-{second}"
-            out.append(Family(name, "compare_integer", tuple(steps.steps), texts))
-    return out
+            yield Family(name, "compare_integer", _applied(function, *counts), texts)
 
 
 FAMILIES: tuple[Family, ...] = (*_chains(), *_logic(), *_same(), *_comparisons())

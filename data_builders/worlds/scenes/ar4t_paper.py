@@ -154,9 +154,8 @@ class PaperSingles(AR4TSingles):
         return alone(scene, kind, relation, f"{relation} {FLOOR_NAMES[scene.floor]}")
 
 
-def pairs_of_form(form: AR4TForm) -> type[AR4TPairs]:
-    """Returns the series of scenes with hard negatives."""
-    return PaperPairs if form == "paper" else AR4TPairs
+PAIRS = {"world": AR4TPairs, "paper": PaperPairs}  # series of scenes with hard negatives
+_ALONE = {"world": AR4TSingles, "paper": PaperSingles}
 
 
 def ar4t_splits(
@@ -168,11 +167,10 @@ def ar4t_splits(
     """
     two = replace(spec, min_objects=2, max_objects=2)
     name = f"ar4t_{split}"
-    yield name, pairs_of_form(form)(two, seed(name)), 2 * pairs
+    yield name, PAIRS[form](two, seed(name)), 2 * pairs
     if split == "test" and form == "world":
         return
     one = replace(spec, min_objects=1, max_objects=1)
     repeats = _TEST_REPEATS if split == "test" else 1
     unary, isolated = singles_beside(pairs, one, repeats)
-    singles = PaperSingles if form == "paper" else AR4TSingles
-    yield SINGLES[split], singles(one, seed(SINGLES[split]), unary), unary + isolated
+    yield SINGLES[split], _ALONE[form](one, seed(SINGLES[split]), unary), unary + isolated

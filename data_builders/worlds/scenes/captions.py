@@ -27,16 +27,12 @@ BACKGROUND_PHRASES = {"studio": "in a studio", "sky": "under the sky", "dusk": "
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight")
 PLURALS = {shape: f"{shape}s" for shape in SHAPES} | {"torus": "tori"}
 PREFIXES = ("a photo of", "an image of", "a picture of", "a scene with", "")
-# Words of annotation files that vary the captions: negation, swaps, comparisons.
-EXTRA_WORDS = (
-    *("above", "an", "below", "beside", "between", "inside", "next", "no", "not", "object"),
-    *("shape", "shapes", "some", "thing", "things", "top", "with", "without"),
-)
-# Words of PUG's prompts. SPAR calls an absent animal "blank".
-PROMPT_WORDS = (
-    *("background", "big", "blank", "bottom", "environment", "medium", "sized", "textured"),
-    "this",
-)
+# Words of annotation files that vary the captions (negation, swaps, comparisons), and of PUG's
+# prompts. SPAR calls an absent animal "blank".
+_EXTRA_WORDS = """
+above an below beside between inside next no not object shape shapes some thing things top with
+without background big blank bottom environment medium sized textured this
+"""
 
 _CLEAR_OFFSET = 0.1  # minimum distance from the middle, in picture widths, to state a side
 SIDES = (("left", "right"), ("bottom", "top"))  # across the picture, and up
@@ -182,5 +178,5 @@ def vocabulary() -> tuple[str, ...]:
     phrases = (*PHRASES.values(), *FLOOR_PHRASES.values(), *BACKGROUND_PHRASES.values(), *PREFIXES,
                "a photo of there is are object objects and")  # fmt: skip
     names = (*SHAPES, *PLURALS.values(), *COLORS, *MATERIALS, *TEXTURES, *SIZES)
-    words = {*names, *FLOORS, *BACKGROUNDS, *NUMBERS, *EXTRA_WORDS, *PROMPT_WORDS}
+    words = {*names, *FLOORS, *BACKGROUNDS, *NUMBERS, *_EXTRA_WORDS.split()}
     return tuple(sorted(words.union(*(phrase.split() for phrase in phrases))))

@@ -15,7 +15,7 @@ from PIL import Image
 from typing_extensions import override
 
 from data_builders.shard_builder import Fraction, images_group
-from data_builders.worlds.scenes.ar4t_paper import pairs_of_form
+from data_builders.worlds.scenes.ar4t_paper import PAIRS
 from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs
 from data_builders.worlds.scenes.captions import sentences
 from data_builders.worlds.scenes.compositions import RECTANGLES, Unseen, swaps, unseen_compositions
@@ -40,6 +40,7 @@ from vlmtune.types import Group
 
 Kind = Literal["captions", "cola", "ar4t", "ar4t_paper", "location", "counting", "attribute"]
 _EPOCH = 1 << 32  # numbers of groups in an epoch: no two epochs share one
+_AR4T = {"ar4t": "world", "ar4t_paper": "paper"}
 _ENGINE = {"location": "loc", "counting": "cnt", "attribute": "attr"}  # kinds of EqBen's pairs
 
 
@@ -95,10 +96,8 @@ class RenderedScenes(RenderedSet):
         seed = sub_seed(self.seed, f"rendered_{self.kind}")
         if self.kind == "captions":
             return SceneSeries(spec, seed)
-        if self.kind in ("ar4t", "ar4t_paper"):
-            form = "paper" if self.kind == "ar4t_paper" else "world"
-            series = pairs_of_form(form)
-            return series(replace(spec, min_objects=2, max_objects=2), seed)
+        if self.kind in _AR4T:
+            return PAIRS[_AR4T[self.kind]](replace(spec, min_objects=2, max_objects=2), seed)
         two = spec.at_least(2)
         if self.kind != "cola":
             return ENGINE[_ENGINE[self.kind]](two, seed)

@@ -159,13 +159,6 @@ class _Room:
         )
 
 
-def _room(jitter: Vector, clevr: bool) -> _Room:
-    view = camera(jitter)
-    if clevr:
-        return _Room(view, _CLEVR_RANGE, _CLEVR_RANGE, _CLEVR_CLEARANCE, level, _CLEVR_TRIES)
-    return _Room(view, SIDE_RANGE, DEPTH_RANGE, CLEARANCE, crowded)
-
-
 def _sample_position(
     placed: Sequence[SceneObject | None], obj: SceneObject, room: _Room, rng: random.Random
 ) -> SceneObject:
@@ -204,7 +197,10 @@ def _try_layout(
 def _layout(
     objects: Sequence[SceneObject], jitter: Vector, rng: random.Random, clevr: bool = False
 ) -> tuple[SceneObject, ...]:
-    room = _room(jitter, clevr)
+    view = camera(jitter)
+    room = _Room(view, SIDE_RANGE, DEPTH_RANGE, CLEARANCE, crowded)
+    if clevr:
+        room = _Room(view, _CLEVR_RANGE, _CLEVR_RANGE, _CLEVR_CLEARANCE, level, _CLEVR_TRIES)
     for _ in range(500):
         placed = _try_layout(objects, room, rng)
         if placed is not None:
@@ -253,12 +249,6 @@ def sample_jitter(rng: random.Random) -> Vector:
     return rng.uniform(-0.4, 0.4), rng.uniform(-0.4, 0.4), rng.uniform(-0.4, 0.4)
 
 
-def _stepped_back(jitter: Vector) -> Vector:
-    """The offset of a camera that has all positions of CLEVR's scenes in view."""
-    x, y, z = camera_offset(distance=_CLEVR_DISTANCE)
-    return jitter[0] + x, jitter[1] + y, jitter[2] + z
-
-
 def sample_scene(spec: WorldSpec, rng: random.Random) -> Scene:
     """Samples attributes, then positions by rejection until nothing intersects.
 
@@ -267,7 +257,8 @@ def sample_scene(spec: WorldSpec, rng: random.Random) -> Scene:
     objects = _stack(_sample_objects(spec, rng), spec.stack_probability, rng)
     jitter = sample_jitter(rng)
     if spec.clevr:
-        jitter = _stepped_back(jitter)
+        x, y, z = camera_offset(distance=_CLEVR_DISTANCE)
+        jitter = jitter[0] + x, jitter[1] + y, jitter[2] + z
     floor, background = rng.choice(spec.floors), rng.choice(spec.backgrounds)
     azimuth = CAMERA_AZIMUTH + rng.uniform(-75.0, 75.0)
     placed = _layout(objects, jitter, rng, spec.clevr)

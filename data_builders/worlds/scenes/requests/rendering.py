@@ -6,40 +6,23 @@ The counterpart of TorchMultiverse, the Python interface of PUG (Bordes et al. 2
 """
 
 import itertools
-import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from typing_extensions import override
 
+from data_builders.worlds.scenes import render as renderer
 from data_builders.worlds.scenes.formats import clevr
-from data_builders.worlds.scenes.image_files import SceneImage, check_device, numbered
+from data_builders.worlds.scenes.image_files import SceneImage, check_device
 from data_builders.worlds.scenes.requests.completion import MIN_EXPOSED, complete
 from data_builders.worlds.scenes.requests.fields import SceneRequest
 from data_builders.worlds.scenes.requests.files import SceneFamily, families, read_requests
 from data_builders.worlds.scenes.requests.layout import scene_of
-from data_builders.worlds.scenes.sampling import WorldSpec
-from data_builders.worlds.scenes.scene import MAX_OBJECTS, Scene
-from data_builders.worlds.scenes.series import Canvas, Series
 
 SPLIT = "requests"
 _BATCH = 96  # images that are rendered together
-# Requests are checked for hidden objects before they are rendered.
-ANY = WorldSpec(max_objects=MAX_OBJECTS, min_visible=0.0, min_exposed=0.0)
-
-
-@dataclass(frozen=True)
-class FixedScenes(Series):
-    """A series of scenes that are known."""
-
-    known: tuple[Scene, ...]
-
-    @override
-    def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...] | None:
-        return (self.known[index],)
 
 
 @dataclass(frozen=True)
@@ -104,22 +87,13 @@ def render(
         requests = read_requests(Path(requests))
     listed = [requests] if isinstance(requests, Mapping) else list(requests)
     scenes = settled(families(listed, limit=None), seed, min_exposed)
-    canvas = Canvas(size, samples, device)
-    start = 0
+    number = 0
     while batch := list(itertools.islice(scenes, _BATCH)):
-        yield from _rendered(batch, canvas, start)
-        start += len(batch)
-
-
-def _rendered(
-    batch: Sequence[SettledScene], canvas: Canvas, start: int
-) -> Iterator[tuple[Image.Image, dict[str, Any]]]:
-    scenes = tuple(scene_of(scene.request) for scene in batch)
-    rendered = FixedScenes(ANY, 0, scenes).render(0, len(batch), canvas)
-    names = numbered(SPLIT, start + len(batch))[start:]
-    for k, (scene, shown) in enumerate(zip(batch, rendered, strict=True)):
-        image = SceneImage.of(names[k], start + k, shown)
-        yield Image.fromarray(shown.image.numpy()), described(image, scene)
+        known = [scene_of(scene.request) for scene in batch]
+        for scene, shown in zip(batch, renderer.render(known, size, samples, device), strict=True):
+            image = SceneImage.of(f"{SPLIT}/{SPLIT}_{number:06d}.png", number, shown)
+            yield Image.fromarray(shown.image.numpy()), described(image, scene)
+            number += 1
 
 
 def described(image: SceneImage, scene: SettledScene) -> dict[str, Any]:
