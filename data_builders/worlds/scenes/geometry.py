@@ -2,7 +2,8 @@
 
 In: rays o + t d. Out: the first hit t (inf if there is none), and normals.
 
-Object space: nominal radius 1. Tensors broadcast.
+Object space: nominal radius 1. Tensors broadcast; the first axis of points and directions has x, y
+and z.
 """
 
 import math
@@ -13,15 +14,13 @@ from torch import Tensor
 
 from data_builders.worlds.scenes.scene import EXTENTS
 
-Triple = tuple[Tensor, Tensor, Tensor]
-
 TUBE = EXTENTS["torus"][1]  # radius of the torus' tube
 RING = 1.0 - TUBE  # radius of its centre line
 _TORUS_STEPS = 14
 _TORUS_TOLERANCE = 0.01
 
 
-def dot3(a: Triple, b: Triple) -> Tensor:
+def dot3(a: Tensor, b: Tensor) -> Tensor:
     """Returns a . b; written out, because a reduction's order may change with the batch."""
     return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 
@@ -43,22 +42,19 @@ def _span(enter: Tensor, leave: Tensor) -> Tensor:
     return torch.where((enter < leave) & (enter > 0.0), enter, math.inf)
 
 
-def cut_sphere(o: Triple, d: Triple) -> Tensor:
+def cut_sphere(o: Tensor, d: Tensor) -> Tensor:
     """|p| = 1."""
     return _span(*_roots(dot3(d, d), dot3(o, d), dot3(o, o) - 1.0))
 
 
-def cut_cube(o: Triple, d: Triple) -> Tensor:
+def cut_cube(o: Tensor, d: Tensor) -> Tensor:
     """|x|, |y|, |z| <= sqrt(1/2)."""
-    half = EXTENTS["cube"][1]
-    x, y, z = (_slab(o[k], d[k], half) for k in range(3))
+    enter, leave = _slab(o, d, EXTENTS["cube"][1])
     # Inside the cube is inside all three slabs: after the last entry, before the first exit.
-    enter = torch.maximum(torch.maximum(x[0], y[0]), z[0])
-    leave = torch.minimum(torch.minimum(x[1], y[1]), z[1])
-    return _span(enter, leave)
+    return _span(enter.amax(0), leave.amin(0))
 
 
-def _cut_tube(o: Triple, d: Triple, radius: float, half: float) -> tuple[Tensor, Tensor]:
+def _cut_tube(o: Tensor, d: Tensor, radius: float, half: float) -> tuple[Tensor, Tensor]:
     """Returns where the ray enters and leaves the capped cylinder."""
     # Seen from above the side is a circle: |o + t d|^2 = r^2 in x and y alone.
     a = d[0] * d[0] + d[1] * d[1]
@@ -69,12 +65,12 @@ def _cut_tube(o: Triple, d: Triple, radius: float, half: float) -> tuple[Tensor,
     return torch.maximum(side[0], caps[0]), torch.minimum(side[1], caps[1])
 
 
-def cut_cylinder(o: Triple, d: Triple) -> Tensor:
+def cut_cylinder(o: Tensor, d: Tensor) -> Tensor:
     """x^2 + y^2 <= a^2 and |z| <= h."""
     return _span(*_cut_tube(o, d, *EXTENTS["cylinder"]))
 
 
-def cut_cone(o: Triple, d: Triple) -> Tensor:
+def cut_cone(o: Tensor, d: Tensor) -> Tensor:
     """x^2 + y^2 <= k^2 (h - z)^2 and |z| <= h, with k = a / (2 h).
 
     Rays must be flatter than the cone's side (a > 0), as in this world; both roots are on a nappe.
@@ -92,7 +88,7 @@ def cut_cone(o: Triple, d: Triple) -> Tensor:
     return _span(torch.maximum(side[0], caps[0]), torch.minimum(side[1], caps[1]))
 
 
-def cut_torus(o: Triple, d: Triple) -> Tensor:
+def cut_torus(o: Tensor, d: Tensor) -> Tensor:
     """(sqrt(x^2 + y^2) - R)^2 + z^2 = r^2, by sphere tracing inside the bounding cylinder."""
     enter, leave = _cut_tube(o, d, 1.0, TUBE)
     missed = ~((enter < leave) & (enter > 0.0))
@@ -100,53 +96,52 @@ def cut_torus(o: Triple, d: Triple) -> Tensor:
     t = torch.where(missed, 0.0, enter)
     gap = t
     for _ in range(_TORUS_STEPS):
-        x, y, z = o[0] + t * d[0], o[1] + t * d[1], o[2] + t * d[2]
+        x, y, z = o + t * d
         ring = (x * x + y * y).sqrt() - RING
         gap = (ring * ring + z * z).sqrt() - TUBE
         t = t + gap * per_unit
     return torch.where(missed | (gap > _TORUS_TOLERANCE) | (t > leave), math.inf, t)
 
 
-def normal_cube(p: Triple) -> Triple:
+def normal_cube(p: Tensor) -> Tensor:
     """Returns the axis of largest |p|, with its sign."""
-    x, y, z = p[0].abs(), p[1].abs(), p[2].abs()
+    x, y, z = p.abs()
     # On an edge the first of z, x, y wins, so that a point has one normal.
     top = (z >= x) & (z >= y)
     side = ~top & (x >= y)
-    other = ~(top | side)
-    return p[0].sign() * side.float(), p[1].sign() * other.float(), p[2].sign() * top.float()
+    return p.sign() * torch.stack([side, ~(top | side), top]).float()
 
 
-def normal_cylinder(p: Triple) -> Triple:
+def normal_cylinder(p: Tensor) -> Tensor:
     """Returns the normal of the cap or the side, whichever is nearer to p."""
     radius, half = EXTENTS["cylinder"]
     rho = (p[0] * p[0] + p[1] * p[1]).sqrt()
     cap = half - p[2].abs() < radius - rho
     scale = (~cap).float() / rho.clamp_min(1e-6)
-    return p[0] * scale, p[1] * scale, p[2].sign() * cap.float()
+    return torch.stack([p[0] * scale, p[1] * scale, p[2].sign() * cap.float()])
 
 
-def normal_cone(p: Triple) -> Triple:
+def normal_cone(p: Tensor) -> Tensor:
     """Returns the slope's normal; the base faces down and is never seen."""
     radius, half = EXTENTS["cone"]
     k = radius / (2.0 * half)
     flat = 1.0 / math.sqrt(1.0 + k * k)
     scale = flat / (p[0] * p[0] + p[1] * p[1]).sqrt().clamp_min(1e-6)
-    return p[0] * scale, p[1] * scale, torch.full_like(p[2], k * flat)
+    return torch.stack([p[0] * scale, p[1] * scale, torch.full_like(p[2], k * flat)])
 
 
-def normal_torus(p: Triple) -> Triple:
+def normal_torus(p: Tensor) -> Tensor:
     """Returns (p - nearest point of the centre line) / r."""
     rho = (p[0] * p[0] + p[1] * p[1]).sqrt().clamp_min(1e-6)
     scale = (1.0 - RING / rho) / TUBE
-    return p[0] * scale, p[1] * scale, p[2] / TUBE
+    return torch.stack([p[0] * scale, p[1] * scale, p[2] / TUBE])
 
 
-CUT: dict[str, Callable[[Triple, Triple], Tensor]] = {
+CUT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cube": cut_cube, "sphere": cut_sphere, "cylinder": cut_cylinder, "cone": cut_cone,
     "torus": cut_torus,
 }  # fmt: skip
-NORMAL: dict[str, Callable[[Triple], Triple]] = {
+NORMAL: dict[str, Callable[[Tensor], Tensor]] = {
     "cube": normal_cube, "sphere": lambda p: p, "cylinder": normal_cylinder, "cone": normal_cone,
     "torus": normal_torus,
 }  # fmt: skip

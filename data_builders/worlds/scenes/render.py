@@ -10,11 +10,12 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from data_builders.worlds.scenes.geometry import CUT, NORMAL, Triple
+from data_builders.worlds.scenes.geometry import CUT, NORMAL, dot3
 from data_builders.worlds.scenes.scene import (
     COLORS,
     FOCAL,
@@ -41,7 +42,7 @@ from vlmtune.errors import UserError
 
 _SAMPLES_PER_CHUNK = {"cpu": 1 << 19, "cuda": 1 << 23}
 _CASTERS = 2  # maximum number of shadows on one object
-_ROW = 28  # table columns before the casters' rows
+_ROW = 24  # table columns before the casters' rows
 _CASTER_ROW = len(NO_SHADOW)
 
 
@@ -72,15 +73,14 @@ class _Item:
     row: list[float]
 
 
-@dataclass(frozen=True)
-class _Hits:
-    """Ray-object hits: flat sample index, table index, depth, object point and normal."""
+class _Hits(NamedTuple):
+    """N hits: flat sample index, table index, depth, and (3, N) object points and normals."""
 
     sample: Tensor
     item: Tensor
     depth: Tensor
-    point: Triple
-    normal: Triple
+    point: Tensor
+    normal: Tensor
 
 
 def _axes(obj: SceneObject) -> tuple[Vector, Vector, Vector]:
@@ -155,7 +155,7 @@ def _item(scene: Scene, image: int, slot: int, width: int) -> _Item:
         *(c / 255.0 for c in COLORS[obj.color]),
         float(MATERIALS.index(obj.material)),
         float(TEXTURES.index(obj.texture)),
-        float(casters[2] > -1e3), 0.0, 0.0, 0.0, 0.0,
+        float(casters[2] > -1e3),
         *casters,
     ]  # fmt: skip
     return _Item(image, slot, (obj.shape, obj.size), _window(obj, view, width), row)
@@ -174,29 +174,17 @@ def _cast(items: Sequence[_Item], first: int, table: Tensor, width: int) -> _Hit
     u = (((xs + 0.5) / width - 0.5) / FOCAL).unsqueeze(1)
     v = ((0.5 - (ys + 0.5) / width) / FOCAL).unsqueeze(2)
     # The camera in each object's frame, as `_item` lists it: origin, forward, right, up.
-    columns = table[:, first : first + len(items)]
-    c = [column.view(-1, 1, 1) for column in columns[:12].unbind(0)]
-    dx = (c[3] + v * c[9]) + u * c[6]
-    dy = (c[4] + v * c[10]) + u * c[7]
-    dz = (c[5] + v * c[11]) + u * c[8]
+    columns = table[:12, first : first + len(items)]
+    origin, forward, right, up = columns.reshape(4, 3, -1, 1, 1)
+    direction = (forward + v * up) + u * right
     shape = items[0].key[0]
-    depth = CUT[shape]((c[0], c[1], c[2]), (dx, dy, dz)).flatten()
+    depth = CUT[shape](origin, direction).flatten()
     flat = (depth < math.inf).nonzero().squeeze(1)
     images = torch.tensor([item.image for item in items], device=device).view(-1, 1, 1)
     samples = (images * (width * width) + ys.unsqueeze(2) * width) + xs.unsqueeze(1)
     t, local = depth[flat], flat // (w * h)
-    ox, oy, oz = columns[:3].index_select(1, local).unbind(0)
-    px = ox + t * dx.flatten()[flat]
-    py = oy + t * dy.flatten()[flat]
-    pz = oz + t * dz.flatten()[flat]
-    point = (px, py, pz)
+    point = columns[:3].index_select(1, local) + t * direction.flatten(1)[:, flat]
     return _Hits(samples.flatten()[flat], local + first, t, point, NORMAL[shape](point))
-
-
-def _join(parts: Sequence[_Hits]) -> _Hits:
-    columns = [[p.sample, p.item, p.depth, *p.point, *p.normal] for p in parts]
-    sample, item, depth, x, y, z, nx, ny, nz = map(torch.cat, zip(*columns, strict=True))
-    return _Hits(sample, item, depth, (x, y, z), (nx, ny, nz))
 
 
 def _lit(hits: _Hits, table: Tensor) -> Tensor:
@@ -204,7 +192,7 @@ def _lit(hits: _Hits, table: Tensor) -> Tensor:
     lit = torch.ones_like(hits.depth)
     shaded = table[23].index_select(0, hits.item).nonzero().squeeze(1)
     item = hits.item[shaded]
-    p = hits.point[0][shaded], hits.point[1][shaded], hits.point[2][shaded]
+    p = hits.point[:, shaded].unbind(0)
     left = torch.ones_like(p[0])
     for k in range(_CASTERS):
         start = _ROW + k * _CASTER_ROW
@@ -213,29 +201,25 @@ def _lit(hits: _Hits, table: Tensor) -> Tensor:
     return lit.index_copy_(0, shaded, left)
 
 
-def _shade(hits: _Hits, table: Tensor) -> list[Tensor]:
+def _shade(hits: _Hits, table: Tensor) -> Tensor:
     # Columns of the table, as `_item` lists them.
-    c = table[:23].index_select(1, hits.item).unbind(0)
-    light, up = (c[12], c[13], c[14]), (c[15], c[16], c[17])
+    c = table[:23].index_select(1, hits.item)
     metal, pattern = c[21], c[22]
-    p = hits.point
-    x, y, z = c[0] - p[0], c[1] - p[1], c[2] - p[2]
-    near = 1.0 / (x * x + y * y + z * z).sqrt()
-    view = x * near, y * near, z * near
-    tone = texture(p, pattern)
-    color = [channel * tone for channel in c[18:21]]
-    channels = surface(color, metal, hits.normal, view, light, up, _lit(hits, table))
-    lamp = 0.35 * metal * streak(p, view)
-    return [channel + lamp for channel in channels]
+    offset = c[:3] - hits.point
+    view = offset * (1.0 / dot3(offset, offset).sqrt())
+    color = c[18:21] * texture(hits.point, pattern)
+    lit = _lit(hits, table)
+    shaded = surface(color, metal, hits.normal, view, c[12:15], c[15:18], lit)
+    return shaded + 0.35 * metal * streak(hits.point, view)
 
 
-def _box_pool(channel: Tensor, size: int, samples: int) -> Tensor:
-    """Averages samples x samples cells of a flat (B * width * width) channel."""
-    cells = channel.view(-1, size, samples, size, samples)
-    total = torch.zeros_like(cells[:, :, 0, :, 0])
+def _box_pool(values: Tensor, size: int, samples: int) -> Tensor:
+    """Averages samples x samples cells of flat (..., B * width * width) values."""
+    cells = values.view(*values.shape[:-1], -1, size, samples, size, samples)
+    total = torch.zeros_like(cells[..., 0, :, 0])
     for i in range(samples):
         for j in range(samples):
-            total = total + cells[:, :, i, :, j]
+            total = total + cells[..., i, :, j]
     return total / (samples * samples)
 
 
@@ -268,19 +252,17 @@ def _chunk(scenes: Sequence[Scene], size: int, samples: int,
         same = list(alike)
         parts.append(_cast(same, start, table, width))
         start += len(same)
-    hits = _join(parts)
+    hits = _Hits(*(torch.cat(column, dim=-1) for column in zip(*parts, strict=True)))
     # Of several hits of one sample the nearest wins.
     nearest = torch.full((count * width * width,), math.inf, device=device)
     nearest.scatter_reduce_(0, hits.sample, hits.depth, "amin")
     won = (nearest[hits.sample] == hits.depth).nonzero().squeeze(1)
     sample, item = hits.sample[won], hits.item[won]
     uncovered = _box_pool(nearest.isinf().to(torch.float32), size, samples)
-    channels = []
-    behind = backdrop(scenes, size, device)
-    for color, ground in zip(_shade(hits, table), behind, strict=True):
-        front = torch.zeros_like(nearest).index_copy_(0, sample, color[won].clamp(0.0, 1.0))
-        channels.append(_box_pool(front, size, samples) + uncovered * ground)
-    images = (torch.stack(channels, 3) * 255.0 + 0.5).clamp(0.0, 255.0).to(torch.uint8)
+    front = nearest.new_zeros((3, len(nearest)))
+    front.index_copy_(1, sample, _shade(hits, table)[:, won].clamp(0.0, 1.0))
+    channels = _box_pool(front, size, samples) + uncovered * backdrop(scenes, size, device)
+    images = (channels.permute(1, 2, 3, 0) * 255.0 + 0.5).clamp(0.0, 255.0).to(torch.uint8)
     counts = [len(scene.objects) for scene in scenes]
     real = [k for k, item in enumerate(items) if counts[item.image]]
     order = sorted(real, key=lambda k: (items[k].image, items[k].slot))

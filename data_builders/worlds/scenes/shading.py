@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from data_builders.worlds.scenes.geometry import Triple, dot3
+from data_builders.worlds.scenes.geometry import dot3
 from data_builders.worlds.scenes.scene import (
     BACKGROUNDS,
     CAMERA_TARGET,
@@ -67,7 +67,7 @@ def shadow_row(obj: SceneObject, center: Vector, light: Vector) -> list[float]:
 NO_SHADOW = [0.0, 0.0, -1e4, 1.0, 1.0, 0.0, 0.0, 1.0]  # a spheroid far below the floor
 
 
-def shadow(p: tuple[Tensor, Tensor, Tensor | float], row: Sequence[Tensor]) -> Tensor:
+def shadow(p: Sequence[Tensor | float], row: Sequence[Tensor]) -> Tensor:
     """Returns the fraction of the light that the spheroid takes from p.
 
     Where the spheroid is the unit sphere, the ray w + s l passes it at sqrt(|w|^2 - (w.l)^2); the
@@ -93,19 +93,19 @@ def _parity(x: Tensor) -> Tensor:
     return (half - half.floor()) * 2.0
 
 
-def texture(p: Triple, kind: Tensor) -> Tensor:
+def texture(p: Tensor, kind: Tensor) -> Tensor:
     """Returns the multiple of the base colour at object points p; kind 0, 1, 2 as in TEXTURES."""
     axis = _STRIPE_AXIS
     stripe = _parity(p[0] * axis[0] + p[1] * axis[1] + p[2] * axis[2])
-    cells = [((c + 10.25 * _CHECK) / _CHECK).floor() for c in p]
+    cells = ((p + 10.25 * _CHECK) / _CHECK).floor()
     check = _parity(cells[0] + cells[1] + cells[2])
     odd = torch.where(kind > 1.5, check, stripe)
     patterned = _BRIGHT + (_DARK - _BRIGHT) * odd
     return torch.where(kind > 0.5, patterned, 1.0)
 
 
-def surface(color: Sequence[Tensor], metal: Tensor, n: Triple, view: Triple, light: Triple,
-            up: Triple, lit: Tensor) -> list[Tensor]:  # fmt: skip
+def surface(color: Tensor, metal: Tensor, n: Tensor, view: Tensor, light: Tensor, up: Tensor,
+            lit: Tensor) -> Tensor:  # fmt: skip
     """Returns the three shaded channels.
 
     Rubber is diffuse with a faint highlight; metal adds a tinted reflection and a white highlight.
@@ -124,10 +124,10 @@ def surface(color: Sequence[Tensor], metal: Tensor, n: Triple, view: Triple, lig
     gain = rubber + metal * (shiny - rubber)
     white = (0.1 * gloss + metal * (0.95 * sharp - 0.1 * gloss)) * lit
     white = white + metal * 0.05 * sky
-    return [c * gain + white for c in color]
+    return color * gain + white
 
 
-def streak(p: Triple, view: Triple) -> Tensor:
+def streak(p: Tensor, view: Tensor) -> Tensor:
     """Returns 0..1: a slanted band of light, like a lamp, without which metal looks like rubber."""
     across = view[0] * p[1] - view[1] * p[0]
     return (1.0 - 5.0 * (across - 0.3 * p[2] + 0.28).abs()).clamp_min(0.0)
@@ -159,8 +159,8 @@ def _edge(scene: Scene) -> float:
     return scene.view.project(point)[1]
 
 
-def backdrop(scenes: Sequence[Scene], size: int, device: torch.device) -> list[Tensor]:
-    """Returns floor and background with shadows but no objects, three channels (B, size, size).
+def backdrop(scenes: Sequence[Scene], size: int, device: torch.device) -> Tensor:
+    """Returns floor and background with shadows but no objects, (3, B, size, size).
 
     One sample per pixel; the floor's edge is blended by the exact coverage of its pixel row.
     """
@@ -184,13 +184,10 @@ def backdrop(scenes: Sequence[Scene], size: int, device: torch.device) -> list[T
     for scene in scenes:
         near, high = BACKGROUNDS[scene.background]
         rows.append((*FLOORS[scene.floor], *near, *high))
-    colors = _by_image(torch.tensor(rows, device=device, dtype=torch.float32) / 255.0)
-    channels = []
-    for k in range(3):
-        ground, near, high = colors[k], colors[3 + k], colors[6 + k]
-        far = near + (high - near) * rise
-        channels.append(far + cover * (ground * shade - far))
-    return channels
+    colors = torch.tensor(rows, device=device, dtype=torch.float32) / 255.0
+    ground, near, high = colors.t().reshape(3, 3, -1, 1, 1)
+    far = near + (high - near) * rise
+    return far + cover * (ground * shade - far)
 
 
 def _by_image(table: Tensor) -> list[Tensor]:
