@@ -37,7 +37,7 @@ class ImageQueries:
         self.clear = self.relations.annotated if image.clear is None else image.clear
         self.present = {word for obj in self.objects for word in (obj.name, *obj.attributes)}
         self.present.update(image.bare)
-        self.vague = None if reader.exhaustive else Vague(image.objects, image.bare)
+        self.vague = Vague.of(image, reader.exhaustive)
 
     def _allowed(self, query: Query) -> bool:
         if not self.reader.sensible(query.attributes):
@@ -52,11 +52,7 @@ class ImageQueries:
     def _false(self, query: Query) -> bool:
         if not self._allowed(query) or holds(query, self.objects):
             return False
-        return not self._may_mean(query)
-
-    def _may_mean(self, query: Query) -> bool:
-        """Tells whether a query may mean an object of which the annotations do not say it."""
-        return self.vague is not None and self.vague.may_mean(query)
+        return not self.vague.may_mean(query)
 
     def _spelled(self, query: Query) -> Query:
         return Query(self.reader.spelled(query.attributes), query.name)  # replace() is slow
@@ -176,7 +172,7 @@ class ImageQueries:
 
     def _may_hold(self, pair: Pair) -> bool:
         """Tells whether a pair may mean an object of which the annotations do not say it."""
-        first, second = self._may_mean(pair.first), self._may_mean(pair.second)
+        first, second = self.vague.may_mean(pair.first), self.vague.may_mean(pair.second)
         if first and second:
             return True
         return (first and holds(pair.second, self.objects)) or (
@@ -195,7 +191,7 @@ class ImageQueries:
         """
         stated = []
         for query in self._allowed_singles():
-            if self._may_mean(query):
+            if self.vague.may_mean(query):
                 continue
             sides_of_meant = [sides(obj) for obj in self.objects if query.true_of(obj)]
             for name in ("left", "right", "top", "bottom"):

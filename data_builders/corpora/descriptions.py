@@ -67,9 +67,7 @@ class DescriptionsBuilder(AnnotatedBuilder, ShardBuilder):
                 self.counts["skipped: no object"] += 1
                 continue
             rng = random.Random(f"{self.seed}:{image.id}")
-            vague = None
-            if not self.annotations.exhaustive:
-                vague = Vague(image.objects, image.bare)
+            vague = Vague.of(image, self.annotations.exhaustive)
             texts: dict[str, bool] = {}
             for _ in range(self.captions):
                 named = self._named(image.objects, rng)
@@ -116,7 +114,7 @@ def described(nouns: Sequence[Query]) -> str:
 
 
 def exchanged(
-    nouns: Sequence[Query], objects: Sequence[AnnotatedObject], vague: Vague | None = None
+    nouns: Sequence[Query], objects: Sequence[AnnotatedObject], vague: Vague
 ) -> list[Query] | None:
     """Returns the nouns with the attributes of two exchanged, so that one noun is false.
 
@@ -125,7 +123,7 @@ def exchanged(
     """
 
     def may_hold(noun: Query) -> bool:
-        return holds(noun, objects) or (vague is not None and vague.may_mean(noun))
+        return holds(noun, objects) or vague.may_mean(noun)
 
     for i, first in enumerate(nouns):
         for j, second in enumerate(nouns[:i]):

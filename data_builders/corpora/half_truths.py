@@ -118,7 +118,7 @@ class ImageUnits:
         self.rng = rng
         self._known = Relations(image.relations, exhaustive=False)
         self._stated = self._known.annotated if image.clear is None else image.clear
-        self._vague = Vague(image.objects, image.bare)
+        self._vague = Vague.of(image, exhaustive=False)
         words = set(image.bare)
         self._nouns = []
         for obj in image.objects:

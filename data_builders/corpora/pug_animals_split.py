@@ -4,6 +4,7 @@ In: the csv of labels. Out: `animals.csv`, with a split for each image. Never: a
 """
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -115,9 +116,5 @@ def words(name: str) -> str:
         >>> words("PolarBear"), words("Caribou_01")
         ('polar bear', 'caribou 01')
     """
-    spaced = ""
-    for letter in name.replace("_", " "):
-        if letter.isupper():
-            spaced += " "
-        spaced += letter
+    spaced = re.sub("([A-Z])", r" \1", name.replace("_", " "))
     return " ".join(spaced.split()).lower()

@@ -6,7 +6,7 @@ them all the same. Never: a query that the annotations state.
 
 from collections.abc import Iterable, Sequence
 
-from data_builders.corpora.annotations import AnnotatedObject
+from data_builders.corpora.annotations import AnnotatedImage, AnnotatedObject
 from data_builders.corpora.queries import Query
 from vlmtune.language.lexicon import synonyms
 
@@ -39,6 +39,11 @@ class Vague:
             words = " ".join([*obj.attributes, obj.name, "and"]).split()
             wordings = rephrased([*obj.attributes, *words])
             self._described.append((obj, _Named([obj.name]), wordings))
+
+    @classmethod
+    def of(cls, image: AnnotatedImage, exhaustive: bool) -> "Vague":
+        """Returns what the annotations of an image leave open: nothing if they are exhaustive."""
+        return cls((), ()) if exhaustive else cls(image.objects, image.bare)
 
     def may_mean(self, query: Query) -> bool:
         """Whether the query may mean an object of which the annotations do not say it."""

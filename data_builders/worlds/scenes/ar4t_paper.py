@@ -15,10 +15,13 @@ from typing import Literal
 from typing_extensions import override
 
 from data_builders.phrases import PHRASES
-from data_builders.worlds.scenes.ar4t_captions import SceneCaptions, alone, attributed, related
 from data_builders.worlds.scenes.ar4t_scenes import (
     AR4TPairs,
     AR4TSingles,
+    SceneCaptions,
+    alone,
+    attributed,
+    related,
     singles_beside,
     spread_pairs,
     stated_values,

@@ -1,6 +1,6 @@
 """PUG:AR4T's scenes (Bordes et al. 2023, appendix B.5) with one word for a relation.
 
-In: a spec and a seed. Out: pairs of scenes, and scenes of one object.
+In: a spec and a seed. Out: pairs of scenes, and scenes of one object, with their captions.
 """
 
 import random
@@ -12,13 +12,13 @@ from typing import TypeVar
 
 from typing_extensions import override
 
-from data_builders.worlds.scenes.ar4t_captions import SceneCaptions, on_its_floor
-from data_builders.worlds.scenes.captions import clear_relation
+from data_builders.phrases import INVERSE, PHRASES
+from data_builders.worlds.scenes.captions import FLOOR_PHRASES, clear_relation
 from data_builders.worlds.scenes.pairs import Pair, PairSeries, reversed_on_floor
 from data_builders.worlds.scenes.sampling import WorldSpec, on_floor, sample_scene, sample_twin
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS, SUPPORTS, Scene, SceneObject
 from data_builders.worlds.scenes.series import Series
-from data_builders.worlds.scenes.statements import stated_attributes
+from data_builders.worlds.scenes.statements import Noun, stated_attributes
 
 T = TypeVar("T")
 _FLAT = (*SUPPORTS, "torus")  # shapes that can carry and be carried; a torus lies flat
@@ -30,6 +30,55 @@ _POSITIONS = 20  # positions to try before another scene is sampled
 # Of the scenes with two objects and a relation, PUG renders 3,100 a background; of those with one
 # object and a relation, 930.
 _UNARY = 0.3
+
+
+@dataclass(frozen=True)
+class SceneCaptions:
+    """What the csv states of a scene.
+
+    `alternative` names the objects in reverse order; it is "" of one object. `kinds` holds the kind
+    of attribute that the captions state of each object, if they do.
+    """
+
+    relation: str
+    caption: str
+    alternative: str = ""
+    kinds: tuple[str, ...] = ()
+
+
+def attributed(scene: Scene, kinds: Sequence[str], tail: str) -> SceneCaptions:
+    """Returns captions that state an attribute of each of two objects."""
+    nouns = [f"{getattr(o, k)} {o.shape}" for o, k in zip(scene.objects, kinds, strict=True)]
+    first, second = nouns
+    caption, alternative = f"{first} and {second} {tail}", f"{second} and {first} {tail}"
+    return SceneCaptions("and", caption, alternative, tuple(kinds))
+
+
+def related(scene: Scene, word: str, inverse: str, tail: str) -> SceneCaptions:
+    """Returns captions that state a relation of two objects, and the inverse of it."""
+    first, second = (obj.shape for obj in scene.objects)
+    caption = f"{first} {word} {second} {tail}"
+    return SceneCaptions(word, caption, f"{second} {inverse} {first} {tail}")
+
+
+def alone(scene: Scene, kind: str | None, relation: str, tail: str) -> SceneCaptions:
+    """Returns the caption of a scene of one object; `relation` is that to the floor."""
+    kinds = (kind,) if kind else ()
+    return SceneCaptions(relation, f"{Noun.of(scene.objects[0], kinds)} {tail}", kinds=kinds)
+
+
+def on_its_floor(scene: Scene, kind: str | None) -> SceneCaptions:
+    """Returns captions with one word for a relation and one phrase for a floor.
+
+    They state the relation of two objects or, where `kind` is given, that kind of attribute.
+    """
+    tail = FLOOR_PHRASES[scene.floor]
+    if len(scene.objects) == 1:
+        return alone(scene, kind, tail.split()[0], tail)
+    if kind is not None:
+        return attributed(scene, (kind, kind), tail)
+    relation = clear_relation(scene, 0, 1) or ""
+    return related(scene, PHRASES[relation], PHRASES[INVERSE[relation]], tail)
 
 
 class AR4TPairs(PairSeries):

@@ -127,22 +127,13 @@ def _is_at(projected: tuple[float, float, float], side: str) -> bool:
     return {"left": -u, "right": u, "bottom": -v, "top": v}[side] > _MIN_OFFSET
 
 
-class PoseCell(NamedTuple):
-    """One image of PUG: ImageNet: the factor, the shape and the number of the factor's value."""
-
-    factor: str
-    shape: str
-    value: int
-
-
 class PoseGrid(Grid):
     """PUG: ImageNet's grid: one object of each shape, while one factor changes at a time."""
 
     @cached_property
-    def cells(self) -> list[PoseCell]:
-        """Factor by factor, shape by shape, `count` values each."""
-        grid = itertools.product(FACTORS, self.spec.shapes, range(self.count))
-        return [PoseCell(*cell) for cell in grid]
+    def cells(self) -> list[tuple[str, str, int]]:
+        """The factor, the shape and the number of the factor's value of each image."""
+        return list(itertools.product(FACTORS, self.spec.shapes, range(self.count)))
 
     @override
     def files(self) -> tuple[str, ...]:

@@ -14,14 +14,15 @@ from typing import Literal
 from PIL import Image
 from typing_extensions import override
 
+from data_builders.phrases import both
 from data_builders.shard_builder import Fraction, images_group
 from data_builders.worlds.scenes.ar4t_paper import PAIRS
 from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs
 from data_builders.worlds.scenes.captions import sentences
 from data_builders.worlds.scenes.compositions import RECTANGLES, Unseen, swaps, unseen_compositions
-from data_builders.worlds.scenes.formats import cola, eqben
+from data_builders.worlds.scenes.formats import eqben
 from data_builders.worlds.scenes.image_files import check_device, sub_seed
-from data_builders.worlds.scenes.pairs import ENGINE, ColaPairs, PairSeries
+from data_builders.worlds.scenes.pairs import ENGINE, ColaPairs, PairSeries, first_two
 from data_builders.worlds.scenes.sampling import DEFAULT, WorldSpec
 from data_builders.worlds.scenes.scene import (
     Color,
@@ -122,10 +123,10 @@ class RenderedScenes(RenderedSet):
         """The captions of each scene of an item."""
         series = self.series
         if isinstance(series, ColaPairs):
-            return [(cola.caption(scene),) for scene in scenes]
+            return [(both(*first_two(scene)),) for scene in scenes]
         if isinstance(series, AR4TPairs):
-            both = series.captions(index, scenes)
-            return [(text.caption, text.alternative) for text in both]
+            stated = series.captions(index, scenes)
+            return [(text.caption, text.alternative) for text in stated]
         if isinstance(series, PairSeries):
             first, second = scenes
             pair = first, second

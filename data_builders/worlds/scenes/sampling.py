@@ -5,7 +5,7 @@ In: a `WorldSpec` and a random generator. Out: scenes, and their relations.
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from data_builders.worlds.scenes.scene import (
@@ -160,10 +160,10 @@ class _Room:
 
 
 def _sample_position(
-    placed: Sequence[SceneObject | None], obj: SceneObject, room: _Room, rng: random.Random
+    placed: Mapping[int, SceneObject], obj: SceneObject, room: _Room, rng: random.Random
 ) -> SceneObject:
-    base = None if obj.on is None else placed[obj.on]
-    if base is not None:
+    if obj.on is not None:
+        base = placed[obj.on]
         x, y = (base.center[k] + rng.uniform(-0.05, 0.05) for k in (0, 1))
         z = base.center[2] + base.half_height + obj.half_height
         return replace(obj, center=(x, y, z))
@@ -181,17 +181,17 @@ def on_floor(obj: SceneObject, right: float, behind: float) -> SceneObject:
 def _try_layout(
     objects: Sequence[SceneObject], room: _Room, rng: random.Random
 ) -> tuple[SceneObject, ...] | None:
-    placed: list[SceneObject | None] = [None] * len(objects)
+    placed: dict[int, SceneObject] = {}
     for index in sorted(range(len(objects)), key=lambda k: objects[k].on is not None):
         for _ in range(room.tries):
             candidate = _sample_position(placed, objects[index], room, rng)
-            others = [p for k, p in enumerate(placed) if p is not None and k != candidate.on]
+            others = [other for k, other in placed.items() if k != candidate.on]
             if room.fits(candidate, others):
                 placed[index] = candidate
                 break
         else:
             return None
-    return tuple(p for p in placed if p is not None)
+    return tuple(placed[k] for k in range(len(objects)))
 
 
 def _layout(

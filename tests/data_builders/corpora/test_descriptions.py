@@ -3,9 +3,11 @@ from collections import Counter
 from data_builders.corpora.annotations import AnnotatedObject, ClevrScenes
 from data_builders.corpora.descriptions import DescriptionsBuilder, exchanged
 from data_builders.corpora.queries import Query
+from data_builders.corpora.vague import Vague
 from tests.data_builders.conftest import load, truths
 from vlmtune.data.shards import ShardSet, read_headers
 
+NOTHING = Vague([], [])  # nothing is left open
 COLOURS = {"blue", "brown", "cyan", "gray", "green", "purple", "red", "yellow"}
 
 
@@ -77,15 +79,15 @@ def test_no_twin_where_the_exchange_is_true_or_changes_nothing():
     red, blue = ("red",), ("blue",)
     scene = [thing("cube", "red"), thing("ball", "blue")]
     said = [Query(red, "cube"), Query(blue, "ball")]
-    assert exchanged(said, scene) == [Query(blue, "cube"), Query(red, "ball")]
-    assert exchanged([Query(red, "cube"), Query((), "ball")], scene) == [
+    assert exchanged(said, scene, NOTHING) == [Query(blue, "cube"), Query(red, "ball")]
+    assert exchanged([Query(red, "cube"), Query((), "ball")], scene, NOTHING) == [
         Query((), "cube"),
         Query(red, "ball"),
     ]
-    assert exchanged([Query((), "cube"), Query((), "ball")], scene) is None
-    assert exchanged(said[:1], scene) is None
+    assert exchanged([Query((), "cube"), Query((), "ball")], scene, NOTHING) is None
+    assert exchanged(said[:1], scene, NOTHING) is None
     every = [thing(name, colour) for name in ("cube", "ball") for colour in ("red", "blue")]
-    assert exchanged(said, every) is None
+    assert exchanged(said, every, NOTHING) is None
 
 
 def test_an_excluded_composition_is_named_without_its_attributes(world, tmp_path):

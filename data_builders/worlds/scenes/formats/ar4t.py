@@ -6,8 +6,7 @@ In: rendered scenes. Out: the text of the csv.
 from collections.abc import Sequence
 
 from data_builders.text_files import csv_table
-from data_builders.worlds.scenes.ar4t_captions import SceneCaptions
-from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs, AR4TSingles
+from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs, AR4TSingles, SceneCaptions
 from data_builders.worlds.scenes.image_files import SceneImage, pairs_of
 from data_builders.worlds.scenes.scene import CAMERA_AZIMUTH, CAMERA_PITCH
 

@@ -10,14 +10,8 @@ from typing import Any
 from data_builders.phrases import both
 from data_builders.worlds.scenes.captions import query
 from data_builders.worlds.scenes.image_files import SceneImage, pairs_of
+from data_builders.worlds.scenes.pairs import first_two
 from data_builders.worlds.scenes.sampling import Composition
-from data_builders.worlds.scenes.scene import Scene
-
-
-def caption(scene: Scene) -> str:
-    """Returns the caption of one scene of an item: its two objects."""
-    first, second = scene.objects[:2]
-    return both(query(first), query(second))
 
 
 def multi(images: Sequence[SceneImage]) -> list[list[str]]:
@@ -26,7 +20,7 @@ def multi(images: Sequence[SceneImage]) -> list[list[str]]:
     for _, pair in pairs_of(images):
         item: list[str] = []
         for image in pair:
-            item += [image.name, caption(image.scene)]
+            item += [image.name, both(*first_two(image.scene))]
         items.append(item)
     return items
 

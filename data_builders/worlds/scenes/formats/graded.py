@@ -7,7 +7,7 @@ them. The false ones have one attribute wrong, one object wrong, or are of anoth
 none of their objects here. `vlmtune build table` reads the table.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from data_builders.text_files import csv_table
@@ -52,8 +52,8 @@ def _graded(context: SceneContext, spec: WorldSpec, images: Scenes) -> tuple[Sta
     if exact is None:
         return None
     partial = context.rng.choice(_partial(exact))
-    attribute = _first_false(context, spec, _other_attributes(context, exact))
-    thing = _first_false(context, spec, _other_objects(context, exact))
+    attribute = _first_false(context, spec, _changed(exact, context.kinds))
+    thing = _first_false(context, spec, _changed(exact, {"shape": context.shapes}))
     unrelated = _unrelated(context, images)
     if attribute is None or thing is None or unrelated is None:
         return None
@@ -87,21 +87,13 @@ def _partial(exact: Statement) -> list[Statement]:
     return weaker
 
 
-def _other_attributes(context: SceneContext, exact: Statement) -> Iterator[Statement]:
-    """The statement with another value of one stated attribute."""
+def _changed(exact: Statement, values_of: Mapping[str, Sequence[str]]) -> Iterator[Statement]:
+    """The statement with another value of one of these kinds, which it states."""
     for position, noun in enumerate(exact.nouns):
-        for kind, stated in noun.attributes:
-            for value in context.kinds[kind]:
-                if value != stated:
+        for kind, values in values_of.items():
+            for value in values:
+                if noun.get(kind) not in (None, value):
                     yield exact.with_noun(position, noun.replaced(kind, value))
-
-
-def _other_objects(context: SceneContext, exact: Statement) -> Iterator[Statement]:
-    """The statement with another shape of one object."""
-    for position, noun in enumerate(exact.nouns):
-        for shape in context.shapes:
-            if shape != noun.shape:
-                yield exact.with_noun(position, noun.replaced("shape", shape))
 
 
 def _first_false(
