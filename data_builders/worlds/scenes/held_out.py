@@ -27,7 +27,7 @@ from data_builders.worlds.scenes.image_files import Images, SceneImage, Split, s
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS, MAX_OBJECTS, SIZES, TEXTURES, Scene
 from data_builders.worlds.scenes.series import SceneSeries
-from data_builders.worlds.scenes.statements import Noun, allowed, relation_holds
+from data_builders.worlds.scenes.statements import Noun, relation_holds
 from vlmtune.storage.files import write_text
 
 COLUMNS = ("image", "caption", "negative", "group")
@@ -88,12 +88,12 @@ class HeldOut:
         """Yields at most one row of each form for each image: a true sentence and a false one."""
         for image, context in contexts(images, self.trained, self.seed, "wordings"):
             for group, write in forms.items():
-                sentences = write(context, self.trained)
+                sentences = write(context)
                 if sentences is not None:
                     yield image.file, *sentences, group
 
 
-def _both_ways(context: SceneContext, spec: WorldSpec, template: str) -> Sentences | None:
+def _both_ways(context: SceneContext, template: str) -> Sentences | None:
     """A sentence of a relation, against the same with its two objects exchanged.
 
     `{a}` is an object, `{b}` another, `{phrase}` the relation and `{side}` the same without "of".
@@ -108,7 +108,7 @@ def _both_ways(context: SceneContext, spec: WorldSpec, template: str) -> Sentenc
     return true, template.format(a=b, b=a, phrase=phrase, side=side)
 
 
-def one_side(context: SceneContext, spec: WorldSpec, template: str) -> Sentences | None:
+def one_side(context: SceneContext, template: str) -> Sentences | None:
     """A sentence of a relation that `{holds}` and its inverse, against the two exchanged.
 
     "the {a} is not {fails} the {b}" gives "the red cube is not to the right of the blue sphere",
@@ -123,7 +123,7 @@ def one_side(context: SceneContext, spec: WorldSpec, template: str) -> Sentences
     return true, template.format(a=first, b=second, holds=fails, fails=holds)
 
 
-def _two_relations(context: SceneContext, spec: WorldSpec, inverted: int) -> Sentences | None:
+def _two_relations(context: SceneContext, inverted: int) -> Sentences | None:
     """Writes "a red cube to the left of a blue sphere and behind a cone", one of them inverted."""
     nouns = [Noun.of(obj) for obj in context.scene.objects]
     for (i, name, j), (_, other, m) in context.two_relations():
@@ -146,26 +146,26 @@ def _predicated(first: Noun, second: Noun) -> str:
     return " and ".join(stated)
 
 
-def _not_coloured(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _not_coloured(context: SceneContext) -> Sentences | None:
     """Writes "the cube is not blue" of a red one."""
     for obj in context.sole_objects():
-        others = [color for color in spec.colors if color != obj.color]
+        others = [color for color in context.spec.colors if color != obj.color]
         other = context.rng.choice(others)
         return f"the {obj.shape} is not {other}", f"the {obj.shape} is not {obj.color}"
     return None
 
 
-def _absent(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _absent(context: SceneContext) -> Sentences | None:
     """Writes "there is no torus", against "there is no cube" of a cube."""
     shown = {obj.shape for obj in context.scene.objects}
-    missing = [shape for shape in spec.shapes if shape not in shown]
+    missing = [shape for shape in context.spec.shapes if shape not in shown]
     if not missing:
         return None
     present = context.rng.choice(sorted(shown))
     return f"there is no {context.rng.choice(missing)}", f"there is no {present}"
 
 
-def _three_objects(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _three_objects(context: SceneContext) -> Sentences | None:
     """Writes "a red cube, a blue cone and a gray torus", against other orders of the colours.
 
     The wording is that of training, "a red cube and a blue cone and a gray torus".
@@ -178,14 +178,14 @@ def _three_objects(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     sentences = []
     for order in permutations(colors):
         nouns = [Noun(s, (("color", c),)) for s, c in zip(shapes, order, strict=True)]
-        if allowed(spec, *nouns):
+        if context.allows(*nouns):
             sentences.append(" and ".join(map(with_article, nouns)))
     # The first order is the scene's.
     true, *false = sentences
     return (true, json.dumps(false)) if false else None
 
 
-def between(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def between(context: SceneContext) -> Sentences | None:
     """Writes "a red cube between a cone and a torus", against "a cone between ..." of the ends."""
     nouns = [Noun.of(obj) for obj in context.scene.objects]
     for middle, first, second in context.shuffled(list(permutations(nouns, 3))):
@@ -209,13 +209,14 @@ def _lies_between(scene: Scene, middle: Noun, first: Noun, second: Noun, clear: 
     return False
 
 
-def _counted(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _counted(context: SceneContext) -> Sentences | None:
     """Writes "in the picture are three objects", against one more or less that other scenes have.
 
     Where scenes have two or three objects, preferring either number is right half of the time.
     """
     number = len(context.scene.objects)
-    near = [n for n in (number - 1, number + 1) if spec.min_objects <= n <= spec.max_objects]
+    numbers = range(context.spec.min_objects, context.spec.max_objects + 1)
+    near = [n for n in (number - 1, number + 1) if n in numbers]
     if not near:
         return None
     other = context.rng.choice(near)

@@ -91,11 +91,6 @@ def stated_attributes(spec: WorldSpec) -> dict[str, tuple[str, ...]]:
     return stated
 
 
-def allowed(spec: WorldSpec, *nouns: Noun) -> bool:
-    """Tells whether no noun states a forbidden composition."""
-    return all((noun.get("color"), noun.shape) not in spec.forbidden for noun in nouns)
-
-
 def stated_kinds(obj: SceneObject, kinds: Iterable[str]) -> list[str]:
     """Returns the kinds of attributes that a caption may state of the object."""
     return [kind for kind in kinds if getattr(obj, kind) != "plain"]

@@ -173,7 +173,7 @@ class TransferBuilder(Builder):
                 written = 0
                 # A form that is added changes no sentence of another one.
                 for image, context in contexts(images, spec, self.seed, name):
-                    sentences = write(context, spec)
+                    sentences = write(context)
                     if sentences is not None and written < self.items:
                         written += 1
                         true, false = sentences

@@ -13,7 +13,6 @@ from itertools import permutations
 from data_builders.phrases import INVERSE, PHRASES, both, with_article
 from data_builders.worlds.scenes.formats.context import Form, SceneContext, Sentences
 from data_builders.worlds.scenes.held_out import FORMS, between, one_side
-from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS
 from data_builders.worlds.scenes.statements import (
     Edge,
@@ -24,20 +23,19 @@ from data_builders.worlds.scenes.statements import (
 )
 
 
-def _of_colours(context: SceneContext, spec: WorldSpec, template: str) -> Sentences | None:
+def _of_colours(context: SceneContext, template: str) -> Sentences | None:
     """The colours of two objects, against both exchanged; `{shape}` and `{color}` are one's."""
 
     def write(first: Noun, second: Noun) -> str:
         return template.format(**colour_fields(first, second))
 
-    return context.exchanged_colours(spec, write)
+    return context.exchanged_colours(write)
 
 
-def _not_another_colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _not_another_colour(context: SceneContext) -> Sentences | None:
     """Writes "the cube is red and not blue", against both colours exchanged."""
     for obj in context.sole_objects():
-        others = [c for c in spec.colors if c != obj.color and (c, obj.shape) not in spec.forbidden]
-        other = context.rng.choice(others)
+        other = context.rng.choice(context.other_colours(obj))
         template = f"the {obj.shape} is {{}} and not {{}}"
         return template.format(obj.color, other), template.format(other, obj.color)
     return None
@@ -48,7 +46,7 @@ def _floor_edges(context: SceneContext) -> list[Edge]:
     return [edge for edge in edges if edge[1] in GROUND_RELATIONS]
 
 
-def _related_subject(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _related_subject(context: SceneContext) -> Sentences | None:
     """Writes "the red cube behind the cone is to the left of the torus", the last one inverted."""
     nouns = [Noun.of(obj) for obj in context.scene.objects]
     for (i, name, j), (k, other, m) in permutations(_floor_edges(context), 2):
@@ -59,7 +57,7 @@ def _related_subject(context: SceneContext, spec: WorldSpec) -> Sentences | None
     return None
 
 
-def _related_thing(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _related_thing(context: SceneContext) -> Sentences | None:
     """Writes "the thing behind the cone is red", against the colour of a third object."""
     objects = context.scene.objects
     for i, name, j in _floor_edges(context):
@@ -77,7 +75,7 @@ def _related_thing(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     return None
 
 
-def _two_related(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _two_related(context: SceneContext) -> Sentences | None:
     """Writes "a red cube and a cone are behind a torus", against the last two exchanged."""
     nouns = [with_article(Noun.of(obj)) for obj in context.scene.objects]
     for (i, name, j), (k, other, m) in permutations(_floor_edges(context), 2):
@@ -87,38 +85,38 @@ def _two_related(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     return None
 
 
-def _same_colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _same_colour(context: SceneContext) -> Sentences | None:
     """Writes "the cube and the cone are green", against the cube and an object of another colour.
 
     Each shape has one object.
     """
     for first, second, other in permutations(context.sole_objects(), 3):
         stated = (first.color, other.shape)
-        if first.color == second.color != other.color and stated not in spec.forbidden:
+        if first.color == second.color != other.color and stated not in context.spec.forbidden:
             template = f"the {first.shape} and the {{}} are {first.color}"
             return template.format(second.shape), template.format(other.shape)
     return None
 
 
-def _shapes(context: SceneContext, spec: WorldSpec) -> tuple[list[str], list[str]]:
+def _shapes(context: SceneContext) -> tuple[list[str], list[str]]:
     """The shapes that the scene has, and those that it lacks, both in random order."""
     shown = {obj.shape for obj in context.scene.objects}
-    shuffled = context.shuffled(spec.shapes)
+    shuffled = context.shuffled(context.spec.shapes)
     present = [shape for shape in shuffled if shape in shown]
     return present, [shape for shape in shuffled if shape not in shown]
 
 
-def _no_object(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _no_object(context: SceneContext) -> Sentences | None:
     """Writes "no object is a torus", against a shape that is there."""
-    present, missing = _shapes(context, spec)
+    present, missing = _shapes(context)
     if not missing:
         return None
     return f"no object is a {missing[0]}", f"no object is a {present[0]}"
 
 
-def _neither(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _neither(context: SceneContext) -> Sentences | None:
     """Writes "there is no torus and no cone", against one of them that is there."""
-    present, missing = _shapes(context, spec)
+    present, missing = _shapes(context)
     if len(missing) < 2:
         return None
     true = f"there is no {missing[0]} and no {missing[1]}"
@@ -126,14 +124,14 @@ def _neither(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     return true, f"there is no {first} and no {second}"
 
 
-def exchanged(context: SceneContext, spec: WorldSpec, kind: str) -> Sentences | None:
+def exchanged(context: SceneContext, kind: str) -> Sentences | None:
     """Writes "a small cube and a large cone", against the values of `kind` exchanged."""
     for true, false in context.exchanges(kind):
         return both(*true), both(*false)
     return None
 
 
-def of_shape(context: SceneContext, spec: WorldSpec, shape: str) -> Sentences | None:
+def of_shape(context: SceneContext, shape: str) -> Sentences | None:
     """Writes "a red torus and a blue cone" of a torus and another, against colours exchanged."""
     for true, false in context.exchanges("color"):
         if shape in [noun.shape for noun in true]:

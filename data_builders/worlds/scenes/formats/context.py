@@ -6,6 +6,7 @@ In: rendered scenes and a writer. Out: rows of a file, each drawn with a seed of
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import permutations, product
 from typing import NamedTuple, TypeVar
 
@@ -17,7 +18,6 @@ from data_builders.worlds.scenes.statements import (
     Edge,
     Exchanged,
     Noun,
-    allowed,
     clear_relations,
     exchange,
     object_count,
@@ -30,16 +30,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SceneContext:
-    """A scene, the attributes and shapes its captions may use, and a random generator."""
+    """A scene, the world whose words its captions may use, and a random generator."""
 
     scene: Scene
-    kinds: Mapping[str, Sequence[str]]
-    shapes: Sequence[str]
+    spec: WorldSpec
     rng: random.Random
+
+    @cached_property
+    def kinds(self) -> Mapping[str, Sequence[str]]:
+        """The attributes that captions may state, and their values."""
+        return stated_attributes(self.spec)
+
+    def allows(self, *nouns: Noun) -> bool:
+        """Tells whether no noun states a composition that the world forbids."""
+        forbidden = self.spec.forbidden
+        return all((noun.get("color"), noun.shape) not in forbidden for noun in nouns)
 
     def shuffled(self, values: Sequence[T]) -> list[T]:
         """Returns the values in random order."""
         return self.rng.sample(values, len(values))
+
+    def other_colours(self, obj: SceneObject) -> list[str]:
+        """Returns the colours that the object lacks and that its shape may have."""
+        nouns = {color: Noun(obj.shape, (("color", color),)) for color in self.spec.colors}
+        return [c for c, noun in nouns.items() if c != obj.color and self.allows(noun)]
 
     def relations(self) -> list[tuple[Noun, str, Noun]]:
         """Returns the relations that stand out, in random order, between nouns with colours."""
@@ -55,15 +69,13 @@ class SceneContext:
             if exchanged is not None:
                 yield exchanged
 
-    def exchanged_colours(
-        self, spec: WorldSpec, write: Callable[[Noun, Noun], str]
-    ) -> tuple[str, str] | None:
+    def exchanged_colours(self, write: Callable[[Noun, Noun], str]) -> tuple[str, str] | None:
         """Writes about two nouns, and about the same with their colours exchanged.
 
         The second sentence is false, but states no forbidden composition.
         """
         for true, false in self.exchanges("color"):
-            if allowed(spec, *false):
+            if self.allows(*false):
                 return write(*true), write(*false)
         return None
 
@@ -78,7 +90,7 @@ class SceneContext:
 
     def lacking(self, noun: Noun, kind: str) -> Noun | None:
         """Returns the noun with another value of the kind, at random, that the scene lacks."""
-        values = self.shapes if kind == "shape" else self.kinds[kind]
+        values = self.spec.shapes if kind == "shape" else self.kinds[kind]
         for value in self.shuffled(values):
             other = noun.replaced(kind, value)
             if other.absent_from(self.scene):
@@ -128,7 +140,7 @@ def contexts(
 def context_of(image: SceneImage, spec: WorldSpec, seed: int, name: str) -> SceneContext:
     """Returns the context of an image of a world; `name` seeds its random generator."""
     rng = random.Random(f"{seed}:{name}:{image.file}")
-    return SceneContext(image.scene, stated_attributes(spec), spec.shapes, rng)
+    return SceneContext(image.scene, spec, rng)
 
 
 @dataclass(frozen=True)
@@ -156,7 +168,7 @@ class SuiteScenes:
 
 
 Sentences = tuple[str, str]  # a true one and a false one, or several false ones in JSON
-Form = Callable[[SceneContext, WorldSpec], Sentences | None]
+Form = Callable[[SceneContext], Sentences | None]
 """Writes about a scene in the words of a world."""
 
 

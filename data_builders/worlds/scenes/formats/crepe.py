@@ -64,7 +64,7 @@ def _productivity_row(
     caption = sample_caption(context, atoms)
     if caption is None:
         return None
-    candidates = NEGATIVES[kind](caption, context.kinds, context.shapes)
+    candidates = NEGATIVES[kind](caption, context.kinds, context.spec.shapes)
     false = (str(other) for other in candidates if other.holds(context.scene) is False)
     negatives = list(dict.fromkeys(false))
     if len(negatives) < _HARD_NEGATIVES:
@@ -104,7 +104,7 @@ def systematicity(
         noun = Noun.of(rng.choice(objects))
         recolored = [noun.replaced("color", color) for color in colors]
         recolored.remove(noun)
-        reshaped = [noun.replaced("shape", shape) for shape in context.shapes]
+        reshaped = [noun.replaced("shape", shape) for shape in context.spec.shapes]
         reshaped.remove(noun)
         atom = [with_article(other) for other in _absent(scene, (*recolored, *reshaped))]
         comp = []

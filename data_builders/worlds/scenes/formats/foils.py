@@ -19,7 +19,6 @@ from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.statements import (
     Noun,
-    allowed,
     clear_relations,
     object_count,
     stated_kinds,
@@ -40,22 +39,22 @@ def table(
     """
     rows = []
     for image, context in contexts(images, spec, seed, "foils"):
-        written = [write(context, spec) for write in context.shuffled(_WRITERS)]
+        written = [write(context) for write in context.shuffled(_WRITERS)]
         short = [foil for foil in written if foil][:count]
         sides = [_sides(context)] if count else []
-        several = dict.fromkeys(_sentences(context, spec) for _ in range(long))
+        several = dict.fromkeys(_sentences(context) for _ in range(long))
         for true, false in filter(None, (*short, *sides, *several)):
             rows.append((image.file, true, false))
     return csv_table(COLUMNS, rows)
 
 
-def _missing(context: SceneContext, spec: WorldSpec) -> Noun | None:
+def _missing(context: SceneContext) -> Noun | None:
     """A shape that the scene lacks, or one with a colour."""
     color = context.rng.choice((None,) * 4 + tuple(context.kinds["color"]))
     attributes = (("color", color),) if color else ()
-    for shape in context.shuffled(context.shapes):
+    for shape in context.shuffled(context.spec.shapes):
         noun = Noun(shape, attributes)
-        if allowed(spec, noun) and noun.absent_from(context.scene):
+        if context.allows(noun) and noun.absent_from(context.scene):
             return noun
     return None
 
@@ -67,9 +66,10 @@ def _shown(context: SceneContext) -> Noun:
     return Noun.of(obj, context.rng.choice(kinds))
 
 
-def _count(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _count(context: SceneContext) -> Sentences | None:
     """Writes "there are three objects", "there are zero cubes", against another number."""
-    shape = context.rng.choice((None, _shown(context).shape, context.rng.choice(context.shapes)))
+    shown, any_shape = _shown(context).shape, context.rng.choice(context.spec.shapes)
+    shape = context.rng.choice((None, shown, any_shape))
     number = object_count(context.scene, shape)
     if number >= _LARGEST:
         return None
@@ -77,30 +77,30 @@ def _count(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     return counting(number, shape), counting(other, shape)
 
 
-def _presence(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _presence(context: SceneContext) -> Sentences | None:
     """Writes "there is a cube", "there is no torus", against the opposite."""
-    missing = _missing(context, spec) if context.rng.random() < 0.5 else None
+    missing = _missing(context) if context.rng.random() < 0.5 else None
     noun = missing or _shown(context)
     present, lacking = f"there is {with_article(noun)}", f"there is no {noun}"
     return (lacking, present) if missing else (present, lacking)
 
 
-def _negation(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _negation(context: SceneContext) -> Sentences | None:
     """Writes "there is a red cube", "there is a not red cube", one of which is true."""
     obj = context.rng.choice(context.scene.objects)
     kind = context.rng.choice(list(context.kinds))
     noun = Noun.of(obj, [kind]).replaced(kind, context.rng.choice(context.kinds[kind]))
     negated = noun.negating(kind)
     absent = noun.absent_from(context.scene)
-    if not allowed(spec, noun) or absent == negated.absent_from(context.scene):
+    if not context.allows(noun) or absent == negated.absent_from(context.scene):
         return None
     true, false = (negated, noun) if absent else (noun, negated)
     return f"there is {with_article(true)}", f"there is {with_article(false)}"
 
 
-def _addition(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _addition(context: SceneContext) -> Sentences | None:
     """Writes "a red cube and a sphere", against "... and a torus" where no torus is."""
-    missing = _missing(context, spec)
+    missing = _missing(context)
     if missing is None or len(context.scene.objects) < 2:
         return None
     first, second = context.rng.sample(context.scene.objects, 2)
@@ -108,7 +108,7 @@ def _addition(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     return text, f"{text} and {with_article(missing)}"
 
 
-def _exchanged(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _exchanged(context: SceneContext) -> Sentences | None:
     """Writes "a metal cube and a rubber sphere" against both exchanged; not colours (Cola has)."""
     kinds = [kind for kind in context.kinds if kind != "color"]
     for kind in context.shuffled(kinds):
@@ -156,7 +156,7 @@ def _textured(*nouns: Noun) -> str:
     return f"this is a photo of {' and '.join(named)}"
 
 
-def _relation(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _relation(context: SceneContext) -> Sentences | None:
     """Writes "red cube behind cone", "there is no red cube behind a cone", one of which is true."""
     scene, kinds = context.scene, list(context.kinds)
     for i, name, j in context.shuffled(clear_relations(scene)):
@@ -176,11 +176,11 @@ def _relation(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     return None
 
 
-def _sentences(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _sentences(context: SceneContext) -> Sentences | None:
     """Writes one to four true sentences, against the same with one or two of them false."""
-    relation = _relation(context, spec)
+    relation = _relation(context)
     writers = context.shuffled((_relation, _relation, _presence, _negation, _exchanged))
-    written = [relation, *(write(context, spec) for write in writers)]
+    written = [relation, *(write(context) for write in writers)]
     fewest = 1 if relation else 2  # `table` has the other sentences one by one
     most = context.rng.randint(fewest, 4)
     foils = [foil for foil in written if foil][:most]

@@ -17,7 +17,6 @@ from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.statements import (
     Noun,
     Statement,
-    allowed,
     clear_relations,
     stated_kinds,
 )
@@ -38,7 +37,7 @@ def table(images: Scenes, spec: WorldSpec, seed: int, count: int) -> str:
     for image, context in contexts(images, spec, seed, "graded"):
         written: dict[str, tuple[Statement, ...]] = {}
         for _ in range(_ATTEMPTS * count):
-            graded = _graded(context, spec, images)
+            graded = _graded(context, images)
             if graded is not None and len(written) < count:
                 written.setdefault(str(graded[0]), graded)
         for statements in written.values():
@@ -46,14 +45,14 @@ def table(images: Scenes, spec: WorldSpec, seed: int, count: int) -> str:
     return csv_table(COLUMNS, rows)
 
 
-def _graded(context: SceneContext, spec: WorldSpec, images: Scenes) -> tuple[Statement, ...] | None:
+def _graded(context: SceneContext, images: Scenes) -> tuple[Statement, ...] | None:
     """The five statements in their order, or None if one of them is not found."""
     exact = _exact(context)
     if exact is None:
         return None
     partial = context.rng.choice(_partial(exact))
-    attribute = _first_false(context, spec, _changed(exact, context.kinds))
-    thing = _first_false(context, spec, _changed(exact, {"shape": context.shapes}))
+    attribute = _first_false(context, _changed(exact, context.kinds))
+    thing = _first_false(context, _changed(exact, {"shape": context.spec.shapes}))
     unrelated = _unrelated(context, images)
     if attribute is None or thing is None or unrelated is None:
         return None
@@ -96,12 +95,10 @@ def _changed(exact: Statement, values_of: Mapping[str, Sequence[str]]) -> Iterat
                     yield exact.with_noun(position, noun.replaced(kind, value))
 
 
-def _first_false(
-    context: SceneContext, spec: WorldSpec, statements: Iterator[Statement]
-) -> Statement | None:
+def _first_false(context: SceneContext, statements: Iterator[Statement]) -> Statement | None:
     """One of the statements at random that is false and states no forbidden composition."""
     for statement in context.shuffled(list(statements)):
-        if allowed(spec, *statement.nouns) and statement.holds(context.scene) is False:
+        if context.allows(*statement.nouns) and statement.holds(context.scene) is False:
             return statement
     return None
 

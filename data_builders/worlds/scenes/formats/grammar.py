@@ -20,7 +20,6 @@ from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.statements import (
     Noun,
-    allowed,
     colour_fields,
     exists,
     object_count,
@@ -131,7 +130,7 @@ def table(images: Sequence[SceneImage], spec: WorldSpec, seed: int, count: int) 
     for image, context in contexts(images, spec, seed, "grammar"):
         written: dict[Sentences, None] = {}
         for write in context.rng.choices(writers, weights, k=_ATTEMPTS * count):
-            sentences = write(context, spec)
+            sentences = write(context)
             if sentences is not None and len(written) < count and _fits(sentences):
                 written[sentences] = None
         for true, false in written:
@@ -158,14 +157,14 @@ def _brief(context: SceneContext, noun: Noun) -> Noun:
     return bare if alone and context.rng.random() < 0.35 else noun
 
 
-def _relation(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _relation(context: SceneContext) -> Sentences | None:
     """A relation, against a false one; or a relation that is denied, against a true one denied."""
     edge = context.one_way_relation()
     if edge is None:
         return None
     first, name, second = edge
     holds = _brief(context, first), name, _brief(context, second)
-    fails = _broken(context, spec, holds)
+    fails = _broken(context, holds)
     articles = _articles(context)
     denied = context.rng.random() < 0.4
     if denied and {fails[0], fails[2]} != {holds[0], holds[2]}:
@@ -180,7 +179,7 @@ def _relation(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     return _framed(context, true, false)
 
 
-def _broken(context: SceneContext, spec: WorldSpec, relation: Relation) -> Relation:
+def _broken(context: SceneContext, relation: Relation) -> Relation:
     """The relation with its objects exchanged, inverted, replaced, or with colours exchanged."""
     first, name, second = relation
     change = context.rng.choice(("objects", "inverse", "other", "colours"))
@@ -194,7 +193,7 @@ def _broken(context: SceneContext, spec: WorldSpec, relation: Relation) -> Relat
     if change == "colours" and colors[0] and colors[1]:
         crossed = first.replaced("color", colors[1]), second.replaced("color", colors[0])
         lacking = relation_holds(context.scene, crossed[0], name, crossed[1]) is False
-        if lacking and allowed(spec, *crossed):
+        if lacking and context.allows(*crossed):
             return crossed[0], name, crossed[1]
     return first, INVERSE[name], second
 
@@ -213,7 +212,7 @@ def _related(template: str, articles: Sequence[str], relation: Relation, denied:
     )
 
 
-def _two_relations(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _two_relations(context: SceneContext) -> Sentences | None:
     """Two relations of one object to two others, against one or both of them inverted."""
     nouns = [Noun.of(obj) for obj in context.scene.objects]
     articles = _articles(context)
@@ -243,7 +242,7 @@ def _related_twice(template: str, objects: Mapping[str, str], names: tuple[str, 
     )
 
 
-def _colours(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _colours(context: SceneContext) -> Sentences | None:
     """Two objects with their colours, against the colours exchanged."""
     articles = _articles(context)
     template = context.rng.choice(_COLOURED)
@@ -251,18 +250,17 @@ def _colours(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     def write(first: Noun, second: Noun) -> str:
         return template.format(**_objects(articles, first, second), **colour_fields(first, second))
 
-    sentences = context.exchanged_colours(spec, write)
+    sentences = context.exchanged_colours(write)
     return None if sentences is None else _framed(context, *sentences)
 
 
-def _colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _colour(context: SceneContext) -> Sentences | None:
     """The colour of the only object of its shape, or that it lacks a colour."""
     template = context.rng.choice(_COLOUR)
     denied = context.rng.random() < 0.5
     shown = {obj.color for obj in context.scene.objects}
     for obj in context.sole_objects():
-        others = [color for color in spec.colors if color != obj.color]
-        others = [c for c in others if allowed(spec, Noun(obj.shape, (("color", c),)))]
+        others = context.other_colours(obj)
         # The colour of another object is harder to tell from this one's.
         near = [color for color in others if color in shown]
         if near and context.rng.random() < 0.7:
@@ -281,7 +279,7 @@ def _colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     return None
 
 
-def _three(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _three(context: SceneContext) -> Sentences | None:
     """Three objects of different shapes and colours, against their colours permuted."""
     objects = context.shuffled(context.scene.objects)[:3]
     nouns = [Noun.of(obj) for obj in objects]
@@ -293,20 +291,20 @@ def _three(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     # The first permutation is the true one.
     for order in context.shuffled(list(permutations(colors))[1:]):
         false = [n.replaced("color", color) for n, color in zip(nouns, order, strict=True)]
-        if allowed(spec, *false) and exists(context.scene, *false) is False:
+        if context.allows(*false) and exists(context.scene, *false) is False:
             true = template.format(**_objects(articles, *nouns))
             return true, template.format(**_objects(articles, *false))
     return None
 
 
-def _presence(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _presence(context: SceneContext) -> Sentences | None:
     """That an object is there or is not, against the opposite of another."""
     rng = context.rng
     denied = rng.random() < 0.6
     templates = _ABSENT if denied else _PRESENT
     template = rng.choice(templates)
     kinds = rng.choice(((), ("color",), ("color",)))
-    lacking = _lacking(context, spec, kinds)
+    lacking = _lacking(context, kinds)
     if lacking is None or len(context.scene.objects) < 2:
         return None
     one, other = rng.sample(context.scene.objects, 2)
@@ -320,25 +318,25 @@ def _presence(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     return sentences[shown], sentences[lacking]
 
 
-def _lacking(context: SceneContext, spec: WorldSpec, kinds: Sequence[str]) -> Noun | None:
+def _lacking(context: SceneContext, kinds: Sequence[str]) -> Noun | None:
     """An object that the scene lacks, of these kinds of attributes."""
-    for shape in context.shuffled(spec.shapes):
+    for shape in context.shuffled(context.spec.shapes):
         noun = Noun(shape)
         for kind in kinds:
             noun = noun.replaced(kind, context.rng.choice(context.kinds[kind]))
-        if allowed(spec, noun) and noun.absent_from(context.scene):
+        if context.allows(noun) and noun.absent_from(context.scene):
             return noun
     return None
 
 
-def _count(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _count(context: SceneContext) -> Sentences | None:
     """A number of objects, against another, which is drawn as the numbers of scenes are."""
-    shape = context.rng.choice((None, *spec.shapes))
+    shape = context.rng.choice((None, *context.spec.shapes))
     number = object_count(context.scene, shape)
     if number > _LARGEST:
         return None
     numbers = range(_LARGEST + 1)
-    weights = [_frequency(spec, n, shape is not None) for n in numbers]
+    weights = [_frequency(context.spec, n, shape is not None) for n in numbers]
     (other,) = context.rng.choices(numbers, weights)
     # Without a row for equal numbers, true and false sentences have the same numbers as often.
     if other == number:

@@ -56,7 +56,9 @@ def _sole(context: SceneContext) -> list[tuple[SceneObject, str]]:
 
 
 def _existence(context: SceneContext) -> Foil | None:
-    missing = context.shuffled([s for s in context.shapes if not object_count(context.scene, s)])
+    missing = context.shuffled(
+        [s for s in context.spec.shapes if not object_count(context.scene, s)]
+    )
     # The same two sentences either way: the words alone do not tell which one is the foil.
     if missing and context.rng.random() < 0.5:
         return Foil(f"there is no {missing[0]}", f"there is a {missing[0]}", "no", "a")
@@ -65,7 +67,7 @@ def _existence(context: SceneContext) -> Foil | None:
 
 
 def _plurals(context: SceneContext) -> Foil | None:
-    several = [s for s in context.shapes if object_count(context.scene, s) > 1]
+    several = [s for s in context.spec.shapes if object_count(context.scene, s) > 1]
     shape = context.rng.choice(several) if several else _any_shape(context)
     singular, plural = f"there is one {shape}", f"there are some {PLURALS[shape]}"
     if several:

@@ -11,7 +11,6 @@ from data_builders.worlds.scenes.formats import grammar
 from data_builders.worlds.scenes.formats.context import SceneContext
 from data_builders.worlds.scenes.formats.grammar import LONGEST
 from data_builders.worlds.scenes.sampling import WorldSpec, sample_scene
-from data_builders.worlds.scenes.statements import stated_attributes
 from tests.data_builders.conftest import SMALL, rendered, rows_of, scenes_of, unseen_of
 from tests.data_builders.worlds.scenes.truth import UNTAUGHT, NoSentenceError, holds
 from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
@@ -62,10 +61,7 @@ def written(write, spec, count):
     out = []
     for seed in range(count):
         scene = sample_scene(spec, random.Random(seed))
-        context = SceneContext(
-            scene, stated_attributes(spec), spec.shapes, random.Random(f"{seed}:written")
-        )
-        sentences = write(context, spec)
+        sentences = write(SceneContext(scene, spec, random.Random(f"{seed}:written")))
         if sentences is not None:
             out.append((scene, *sentences))
     return out
