@@ -18,7 +18,6 @@ from data_builders.corpora.annotations import inside
 from data_builders.measured import Measured, measured_sources
 from data_builders.shard_builder import Record, ShardBuilder, images_group
 from vlmtune.storage.files import reading, regular
-from vlmtune.types import Group
 
 _EMPTY = ("nan", "none")  # as pandas may write an empty cell
 _ATTRIBUTES = ("Actor1Attribute", "Actor2Attribute")
@@ -92,7 +91,11 @@ class AR4TBuilder(ShardBuilder):
         for number, group in enumerate(self._groups(scenes)):
             self.counts["pairs" if len(group) == 2 else "without negative"] += 1
             self.counts.update(scene.kind for scene in group)
-            yield _group(f"{number:07d}", group), [self.images / scene.file for scene in group]
+            files = [scene.file for scene in group]
+            captions = [scene.captions for scene in group]
+            texts = tuple(dict.fromkeys(itertools.chain(*captions)))
+            images = [self.images / file for file in files]
+            yield images_group(f"{number:07d}", files, texts, captions), images
 
     def _groups(self, scenes: Sequence[_Scene]) -> list[list[_Scene]]:
         captioned = [scene for scene in scenes if scene.captions]
@@ -163,9 +166,3 @@ def _negatives(scenes: Sequence[_Scene]) -> Callable[[_Scene], _Scene | None]:
         return None if match is scene else match
 
     return negative_of
-
-
-def _group(key: str, scenes: Sequence[_Scene]) -> Group:
-    texts = tuple(dict.fromkeys(itertools.chain(*(scene.captions for scene in scenes))))
-    files = [scene.file for scene in scenes]
-    return images_group(key, files, texts, [scene.captions for scene in scenes])

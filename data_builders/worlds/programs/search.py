@@ -18,6 +18,7 @@ Rejected as soon as the steps so far show it (Johnson et al. 2017, section 3, qu
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from typing import Any, TypeVar
 
@@ -68,7 +69,6 @@ class SceneSearch:
     words: Mapping[str, Sequence[str]]
     _fitting: dict[Objects, dict[Description, Objects]] = field(default_factory=dict)
     _options: dict[Any, list[list[tuple[Description, Objects]]]] = field(default_factory=dict)
-    _absent: list[Description] | None = None
 
     def search(self, family: Family, rng: random.Random) -> Instance | None:
         """Returns the first sound instance in a random order, None after `VISITS` steps."""
@@ -114,18 +114,20 @@ class SceneSearch:
 
         Of all objects of the scene: those that change one word of a description that fits.
         """
+        if objects == self.scene.all:
+            return self._absent
+        here = self.fitting(objects)
+        return [one for one in self.fitting(self.scene.all) if one not in here]
+
+    @cached_property
+    def _absent(self) -> list[Description]:
         everything = self.fitting(self.scene.all)
-        if objects != self.scene.all:
-            here = self.fitting(objects)
-            return [description for description in everything if description not in here]
-        if self._absent is None:
-            changed: dict[Description, None] = {}
-            for description in everything:
-                for i, (kind, _) in enumerate(description):
-                    for word in self.words[kind]:
-                        changed[(*description[:i], (kind, word), *description[i + 1 :])] = None
-            self._absent = [one for one in changed if one not in everything]
-        return self._absent
+        changed: dict[Description, None] = {}
+        for description in everything:
+            for i, (kind, _) in enumerate(description):
+                for word in self.words[kind]:
+                    changed[(*description[:i], (kind, word), *description[i + 1 :])] = None
+        return [one for one in changed if one not in everything]
 
 
 class _Search:

@@ -84,16 +84,13 @@ class SceneSeries(Series):
 
     @override
     def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...] | None:
-        return (sample_scene(self._spec(index), rng),)
-
-    def _spec(self, index: int) -> WorldSpec:
-        """The spec of a scene; as CLEVR's generator does, other attempts keep its object count."""
         spec = self.spec
-        if not spec.clevr:
-            return spec
-        rng = random.Random(f"{self.seed}:{index}:objects")
-        count = rng.randint(spec.min_objects, spec.max_objects)
-        return replace(spec, min_objects=count, max_objects=count)
+        if spec.clevr:
+            # As CLEVR's generator does, other attempts keep the number of objects.
+            numbers = random.Random(f"{self.seed}:{index}:objects")
+            count = numbers.randint(spec.min_objects, spec.max_objects)
+            spec = replace(spec, min_objects=count, max_objects=count)
+        return (sample_scene(spec, rng),)
 
 
 @dataclass(frozen=True)

@@ -222,7 +222,10 @@ class ScenesBuilder(Builder):
 
         if self.multi:
             for side, compositions in self._cola_sides().items():
-                add(f"cola_{side}", self._cola(side, compositions), 2 * self.multi)
+                compared = self.training if side == "seen" else self.world
+                seed, swapped = self._seed(f"cola_{side}"), swaps(compositions, side)
+                pairs = ColaPairs(compared.at_least(2), seed, swapped)
+                add(f"cola_{side}", pairs, 2 * self.multi)
         for split, count in self.ar4t.items():
             if count:
                 spec = self.training if split == "train" else self.world
@@ -245,11 +248,6 @@ class ScenesBuilder(Builder):
             sides["unread"] = self.unread
         return sides
 
-    def _cola(self, name: str, compositions: frozenset[Composition]) -> ColaPairs:
-        compared = self.training if name == "seen" else self.world
-        spec = compared.at_least(2)
-        return ColaPairs(spec, self._seed(f"cola_{name}"), swaps(compositions, name))
-
     def _write_scenes(self, folder: Path, images: Images) -> None:
         for split in (*_SPLITS, *_COGENT):
             if split in images:
@@ -258,13 +256,9 @@ class ScenesBuilder(Builder):
         captioned = {split: images[split] for split in _SPLITS if split in images}
         first_id = 1
         for split, rows in captioned.items():
-            for part in (
-                visual_genome.scene_graphs,
-                visual_genome.region_descriptions,
-                visual_genome.image_data,
-            ):
-                file = folder / f"visual_genome/{split}/{part.__name__}.json"
-                write_json(file, part(rows, first_id))
+            for part, described in visual_genome.PARTS.items():
+                content = [described(image, number) for number, image in enumerate(rows, first_id)]
+                write_json(folder / f"visual_genome/{split}/{part}.json", content)
             first_id += len(rows)
         content = karpathy.dataset(captioned, self.seed, self.placements)
         write_json(folder / "karpathy/dataset_scenes.json", content)

@@ -3,7 +3,7 @@
 In: rendered scenes. Out: the contents of the files.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 from data_builders.phrases import ATTRIBUTE_ORDER, PHRASES, related
@@ -30,12 +30,8 @@ def _graph(image: SceneImage, image_id: int) -> dict[str, Any]:
     return {"image_id": image_id, "objects": objects, "relationships": relationships}
 
 
-def scene_graphs(images: Sequence[SceneImage], first_id: int) -> list[dict[str, Any]]:
-    """Returns the content of `scene_graphs.json`; image ids count up from `first_id`."""
-    return [_graph(image, first_id + k) for k, image in enumerate(images)]
-
-
 def _regions(image: SceneImage, image_id: int) -> dict[str, Any]:
+    """A phrase for each object and relation."""
     objects, boxes = image.scene.objects, image.boxes
     phrases = []
     for obj, box in zip(objects, boxes, strict=True):
@@ -51,15 +47,14 @@ def _regions(image: SceneImage, image_id: int) -> dict[str, Any]:
     return {"id": image_id, "regions": regions}
 
 
-def region_descriptions(images: Sequence[SceneImage], first_id: int) -> list[dict[str, Any]]:
-    """Returns the content of `region_descriptions.json`: a phrase for each object and relation."""
-    return [_regions(image, first_id + k) for k, image in enumerate(images)]
+def _data(image: SceneImage, image_id: int) -> dict[str, Any]:
+    return {"image_id": image_id, "url": f"images/{image.file}", "width": image.size,
+            "height": image.size, "coco_id": None, "flickr_id": None}  # fmt: skip
 
 
-def image_data(images: Sequence[SceneImage], first_id: int) -> list[dict[str, Any]]:
-    """Returns the content of `image_data.json`; `url` ends with the folder and the file name."""
-    return [
-        {"image_id": first_id + k, "url": f"images/{image.file}", "width": image.size,
-         "height": image.size, "coco_id": None, "flickr_id": None}
-        for k, image in enumerate(images)
-    ]  # fmt: skip
+# What the files of Visual Genome have of each image, by their names.
+PARTS: dict[str, Callable[[SceneImage, int], dict[str, Any]]] = {
+    "scene_graphs": _graph,
+    "region_descriptions": _regions,
+    "image_data": _data,
+}
