@@ -229,7 +229,7 @@ def _over(
     obj: SceneObject, base: SceneObject, gap: float, aside: tuple[float, float]
 ) -> SceneObject:
     x, y = (base.center[k] + aside[k] for k in (0, 1))
-    return replace(obj, center=(x, y, 2.0 * base.half_height + gap + obj.half_height))
+    return obj.at(x, y, 2.0 * base.half_height + gap)
 
 
 @dataclass(frozen=True)

@@ -237,4 +237,4 @@ def _single(
 ) -> SceneObject:
     size = min(SIZES, key=lambda name: abs(SIZES[name] - radius))
     obj = SceneObject(shape, color, material, texture, size, ORIGIN, radius, rotation)
-    return replace(obj, center=(0.0, 0.0, obj.half_height))
+    return obj.at(0.0, 0.0)

@@ -103,7 +103,7 @@ class MovedPairs(PairSeries):
         if not (_unstacked(scene, 0) and _unstacked(scene, 1)):
             return None
         x, y = (2 * b.center[k] - a.center[k] for k in (0, 1))
-        twin = _with_first(scene, replace(a, center=(x, y, a.center[2])))
+        twin = _with_first(scene, a.at(x, y))
         name = clear_relation(scene, 0, 1)
         if twin is None or name is None or clear_relation(twin, 0, 1) != INVERSE[name]:
             return None
@@ -164,7 +164,7 @@ class ActedPairs(PairSeries):
             return None
         for _ in range(_POSITIONS):
             x, y = (b.center[k] + rng.uniform(-_REACH, _REACH) for k in (0, 1))
-            twin = _with_first(scene, replace(a, center=(x, y, a.center[2])))
+            twin = _with_first(scene, a.at(x, y))
             after = clear_relation(twin, 0, 1) if twin else None
             if twin is None or after is None or after in (before, INVERSE[before]):
                 continue
@@ -190,7 +190,7 @@ class StepPairs(PairSeries):
             return None
         color, shape = rng.choice(others)
         other = replace(obj, color=color, shape=shape, standing=False)
-        twin = _with_first(scene, _seated(other))
+        twin = _with_first(scene, other.at(*obj.center[:2]))
         if twin is None:
             return None
         before, after = first_two(scene), first_two(twin)
@@ -221,7 +221,7 @@ class EditedPairs(PairSeries):
 def reversed_on_floor(scene: Scene) -> Pair | None:
     """The scene and one whose two objects exchanged positions, or None if no relation is clear."""
     a, b = scene.objects
-    moved = _seated(replace(a, center=b.center)), _seated(replace(b, center=a.center))
+    moved = a.at(*b.center[:2]), b.at(*a.center[:2])
     clear = clear_relation(scene, 0, 1) in GROUND_RELATIONS
     fits = clear and all(map(scene.view.shows, moved))
     return (scene, replace(scene, objects=moved)) if fits else None
@@ -243,7 +243,7 @@ def _recast(scene: Scene, kind: str, values: Sequence[str], rng: random.Random) 
         return replace(scene, objects=(changed, *others))
     if kind == "shape":
         changed = replace(changed, standing=False)
-    fitting = _seated(replace(changed, radius=SIZES[changed.size]))
+    fitting = replace(changed, radius=SIZES[changed.size]).at(*obj.center[:2])
     return _with_first(scene, fitting) if _unstacked(scene, 0) else None
 
 
@@ -264,10 +264,6 @@ def _with_first(scene: Scene, obj: SceneObject) -> Scene | None:
     if not scene.view.shows(obj) or any(obj.overlaps(o, CLEARANCE) for o in others):
         return None
     return replace(scene, objects=(obj, *others))
-
-
-def _seated(obj: SceneObject) -> SceneObject:
-    return replace(obj, center=(obj.center[0], obj.center[1], obj.half_height))
 
 
 def _next_frame(scene: Scene) -> Scene:

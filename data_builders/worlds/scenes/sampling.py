@@ -165,8 +165,7 @@ def _sample_position(
     if obj.on is not None:
         base = placed[obj.on]
         x, y = (base.center[k] + rng.uniform(-0.05, 0.05) for k in (0, 1))
-        z = base.center[2] + base.half_height + obj.half_height
-        return replace(obj, center=(x, y, z))
+        return obj.at(x, y, base.top)
     side, back = rng.uniform(*room.side), rng.uniform(*room.depth)
     return on_floor(obj, side, back)
 
@@ -175,7 +174,7 @@ def on_floor(obj: SceneObject, right: float, behind: float) -> SceneObject:
     """Returns the object on the floor, so far to the right of and behind the origin."""
     axes = camera().axes
     x, y = (right * axes["right"][k] + behind * axes["behind"][k] for k in (0, 1))
-    return replace(obj, center=(x, y, obj.half_height))
+    return obj.at(x, y)
 
 
 def _try_layout(
@@ -271,11 +270,10 @@ def _reseat(objects: Sequence[SceneObject]) -> list[SceneObject]:
     for obj in objects:
         if obj.on is not None and not _supports(objects[obj.on], obj):
             obj = replace(obj, on=None)
-        z = obj.half_height
+        bottom = 0.0
         if obj.on is not None:
-            z += 2.0 * objects[obj.on].half_height
-        x, y, _ = obj.center
-        seated.append(replace(obj, center=(x, y, z)))
+            bottom = 2.0 * objects[obj.on].half_height
+        seated.append(obj.at(*obj.center[:2], bottom))
     return seated
 
 

@@ -7,7 +7,7 @@ Coordinates are right-handed, z up, the floor at z = 0.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -114,6 +114,15 @@ class SceneObject:
     def touches_floor(self) -> bool:
         """Whether the object's lowest point is at z = 0."""
         return self.center[2] <= self.half_height + 1e-6
+
+    @property
+    def top(self) -> float:
+        """The height of the object's highest point."""
+        return self.center[2] + self.half_height
+
+    def at(self, x: float, y: float, bottom: float = 0.0) -> "SceneObject":
+        """Returns the object at another place, its lowest point so far above the floor."""
+        return replace(self, center=(x, y, bottom + self.half_height))
 
     def overlaps(self, other: "SceneObject", gap: float = 0.0) -> bool:
         """Tells whether the bounding upright cylinders of both are closer than `gap` sideways."""

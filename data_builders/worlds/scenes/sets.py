@@ -51,5 +51,5 @@ class PlacedSets(Series):
 
 
 def _moved(obj: SceneObject, axis: Vector, distance: float) -> SceneObject:
-    x, y, z = obj.center
-    return replace(obj, center=(x + distance * axis[0], y + distance * axis[1], z))
+    x, y, _ = obj.center
+    return obj.at(x + distance * axis[0], y + distance * axis[1])

@@ -17,7 +17,6 @@ from data_builders.worlds.scenes.requests.files import SceneFamily
 from data_builders.worlds.scenes.requests.layout import (
     ImpossibleError,
     Sampler,
-    in_request,
     positions,
     scene_of,
 )
@@ -43,10 +42,7 @@ def complete(family: SceneFamily, key: str, min_exposed: float = MIN_EXPOSED) ->
     for attempt in range(_ATTEMPTS):
         sampler = Sampler(f"{key}:{attempt}")
         try:
-            drafts = []
-            for number, request in enumerate(family.requests):
-                with in_request(number):
-                    drafts.append(_attributes(request, sampler))
+            drafts = [_attributes(*numbered, sampler) for numbered in enumerate(family.requests)]
             settled = positions(drafts, sampler)
             _check_exposed([scene_of(request) for request in settled], min_exposed)
             return settled
@@ -59,19 +55,19 @@ def complete(family: SceneFamily, key: str, min_exposed: float = MIN_EXPOSED) ->
     raise refusal(f"{family.path}.{field}", expected, f"{got}{where}", advice)
 
 
-def _attributes(request: SceneRequest, sampler: Sampler) -> SceneRequest:
+def _attributes(number: int, request: SceneRequest, sampler: Sampler) -> SceneRequest:
     """The request with floor, background, light, camera and the attributes of all objects."""
     given = request.objects
     if given is None:
         given = [ObjectRequest()] * sampler.rng("objects").randint(*_OBJECTS)
-    objects = [_with_attributes(obj, k, given, sampler) for k, obj in enumerate(given)]
+    objects = [_with_attributes(k, given, number, sampler) for k in range(len(given))]
     for k, obj in enumerate(objects):
         for j, other in enumerate(objects[:k]):
             stated = all(o.color and o.shape for o in (given[j], given[k]))
             if (obj.color, obj.shape) == (other.color, other.shape) and not stated:
                 raise ImpossibleError(
                     f"objects[{k}]", f"another color and shape than those of objects[{j}]",
-                    f"{obj.color} {obj.shape}", "leave out or change its color or shape",
+                    f"{obj.color} {obj.shape}", "leave out or change its color or shape", number,
                 )  # fmt: skip
     jitter = request.camera.jitter or sample_jitter(sampler.rng("camera.jitter"))
     return SceneRequest.model_construct(
@@ -84,9 +80,9 @@ def _attributes(request: SceneRequest, sampler: Sampler) -> SceneRequest:
 
 
 def _with_attributes(
-    obj: ObjectRequest, k: int, given: Sequence[ObjectRequest], sampler: Sampler
+    k: int, given: Sequence[ObjectRequest], number: int, sampler: Sampler
 ) -> ObjectRequest:
-    name = f"objects[{k}]"
+    obj, name = given[k], f"objects[{k}]"
     carries = any(o.relation == ("on", k) for o in given)
     shapes = DEFAULT.shapes
     if carries:
@@ -98,7 +94,7 @@ def _with_attributes(
         top = next(j for j, o in enumerate(given) if o.relation == ("on", k))
         raise ImpossibleError(
             f"objects[{top}].relation", f"a flat support ({', '.join(SUPPORTS)})",
-            f"a {shape} in {name}", "put it on another object",
+            f"a {shape} in {name}", "put it on another object", number,
         )  # fmt: skip
     stands = obj.standing
     if stands is None:

@@ -7,9 +7,8 @@ Positions are those given, or are sampled until nothing overlaps and all relatio
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from data_builders.phrases import clear_direction
@@ -42,16 +41,10 @@ _ASIDE = 0.05  # distance, along each axis, of two objects, one over the other
 
 
 class ImpossibleError(ValueError):
-    """A sample is impossible: the field, what was expected, what came, what to do."""
+    """A sample is impossible: the field, what was expected, what came, what to do, and the request.
 
-
-@contextmanager
-def in_request(number: int) -> Iterator[None]:
-    """Adds the number of the request, in its family, to an error of the block."""
-    try:
-        yield
-    except ImpossibleError as error:
-        raise ImpossibleError(*error.args, number) from None
+    The request is named by its number in the family.
+    """
 
 
 @dataclass(frozen=True)
@@ -108,12 +101,10 @@ def positions(drafts: Sequence[SceneRequest], sampler: Sampler) -> list[SceneReq
             try:
                 for c, objects in enumerate(cells):
                     request = _tried(objects[k], placed[c], spot, aside, gap)
-                    fixed = objects[k].position is not None
-                    with in_request(c):
-                        _check(k, request, placed[c], views[c], fixed)
                     tried.append(request)
+                    _check(k, request, placed[c], views[c], objects[k].position is not None)
             except ImpossibleError as error:
-                failures[error.args] += 1
+                failures[*error.args, len(tried) - 1] += 1
                 continue
             # The position is free in every combination of the sweep.
             for c, request in enumerate(tried):
@@ -156,12 +147,11 @@ def _object(request: ObjectRequest, placed: dict[int, SceneObject]) -> SceneObje
         request.shape or "", request.color or "", request.material or "", request.texture or "",
         size, ORIGIN, SIZES[size], request.rotation or 0.0, base, bool(request.standing),
     )  # fmt: skip
-    obj = on_floor(obj, *(request.position or (0.0, 0.0)))
-    x, y, z = obj.center
-    raised = request.height or 0.0
+    bottom = request.height or 0.0
     if base is not None:
-        raised = placed[base].center[2] + placed[base].half_height
-    return replace(obj, center=(x, y, z + raised))
+        bottom = placed[base].top
+    x, y, _ = on_floor(obj, *(request.position or (0.0, 0.0))).center
+    return obj.at(x, y, bottom)
 
 
 def _tried(
@@ -176,7 +166,7 @@ def _tried(
         x, y = (dot(base.center, axes[name]) for name in ("right", "behind"))
         spot = x + aside[0], y + aside[1]
         if word == "above" and request.height is None:
-            update["height"] = base.center[2] + base.half_height + gap
+            update["height"] = base.top + gap
     return request.model_copy(update={"position": request.position or spot, **update})
 
 

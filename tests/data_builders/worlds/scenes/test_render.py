@@ -3,7 +3,6 @@
 import colorsys
 import math
 import random
-from dataclasses import replace
 
 import pytest
 import torch
@@ -32,8 +31,7 @@ def _object(
     texture: str = "plain",
 ) -> SceneObject:
     looks = (shape, color, material, texture, size)
-    obj = SceneObject(*looks, (0.0, 0.0, 0.0), SIZES[size], 25.0)
-    return replace(obj, center=(0.0, 0.0, obj.half_height))
+    return SceneObject(*looks, (0.0, 0.0, 0.0), SIZES[size], 25.0).at(0.0, 0.0)
 
 
 def _pixels(rendered: Rendered) -> torch.Tensor:
@@ -103,7 +101,7 @@ def test_nearer_objects_hide_farther_ones() -> None:
     front = _object("cube", "red")
     axis = camera().forward
     x, y = 1.6 * axis[0], 1.6 * axis[1]
-    back = replace(_object("sphere", "blue", "small"), center=(x, y, SIZES["small"]))
+    back = _object("sphere", "blue", "small").at(x, y)
     for objects, hidden in (((front, back), 1), ((back, front), 0)):
         (rendered,) = render([Scene(objects)], 64)
         assert rendered.visible[hidden] < 0.7 * rendered.unoccluded[hidden]
