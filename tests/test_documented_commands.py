@@ -57,7 +57,7 @@ UNRUN = {
     "docs/compare.md": "half an hour; test_compare runs a tiny comparison",
     "docs/fusion.md": "needs weights of BLIP; test_fusion_styles trains tiny ones",
     "configs/experiments/eqsim/data/flickr30k.yaml": "needs Flickr30K",
-    "build eqben_": "needs videos; tests/data_builders/corpora/videos encode some",
+    "build eqben_": "needs videos; tests/data_builders/corpora/test_frame_pairs.py encodes some",
     "data/scenes/eqben": "needs --eqben-train; tests/data_builders/worlds/scenes builds one",
     "vlmtune download": "needs the network; tests/sources runs it against a mirror",
     "exports/peft": "needs a model of transformers; test_to_peft exports one",

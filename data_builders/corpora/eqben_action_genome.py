@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from typing_extensions import TypedDict, override
 
-from data_builders.corpora.videos.frame_pairs import Clip, FramePair, FramePairs
-from data_builders.corpora.videos.frames import Moment
+from data_builders.corpora.frame_pairs import Clip, FramePair, FramePairs, Moment
 from vlmtune.errors import UserError
 from vlmtune.storage.files import check_shape, read_json, reading, regular
 

@@ -10,8 +10,7 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict, override
 
-from data_builders.corpora.videos.frame_pairs import Clip, FramePair, FramePairs, Seconds
-from data_builders.corpora.videos.frames import Moment
+from data_builders.corpora.frame_pairs import Clip, FramePair, FramePairs, Moment, Seconds
 from vlmtune.storage.files import read_json
 
 LAYOUT = "GEB+'s JSON `{video: [{timestamp, subject, status_before, status_after, ...}]}`"

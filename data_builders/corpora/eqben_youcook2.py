@@ -10,8 +10,7 @@ from pathlib import Path
 from pydantic import PositiveInt
 from typing_extensions import TypedDict, override
 
-from data_builders.corpora.videos.frame_pairs import Clip, FramePair, FramePairs, Seconds
-from data_builders.corpora.videos.frames import Moment
+from data_builders.corpora.frame_pairs import Clip, FramePair, FramePairs, Moment, Seconds
 from vlmtune.storage.files import read_json
 
 LAYOUT = "YouCook2's youcookii_annotations_trainval.json"

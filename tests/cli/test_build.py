@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
+from data_builders.corpora.frame_pairs import FramePairs
 from data_builders.corpora.table import TableBuilder
-from data_builders.corpora.videos.frame_pairs import FramePairs
 from data_builders.shard_builder import Builder
 from tests.data_builders.pictures import encoded
 from tests.refusals import command_refused, refused

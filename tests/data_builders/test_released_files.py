@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from data_builders.corpora.paco import PacoObjects
-from data_builders.worlds.programs.functions import CATALOGUE
+from data_builders.worlds.programs.program import CATALOGUE
 from data_builders.worlds.programs.scene_graph import RELATIONS
 from data_builders.worlds.scenes.sampling import cogent
 from data_builders.worlds.scenes.scene import COLORS, GROUND_RELATIONS, MATERIALS, SHAPES, SIZES

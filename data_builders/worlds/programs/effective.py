@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from data_builders.worlds.programs.functions import CATALOGUE, Type
-from data_builders.worlds.programs.program import Program, Step, execute
+from data_builders.worlds.programs.program import CATALOGUE, Program, Step, Type, execute
 from data_builders.worlds.programs.scene_graph import Objects, SceneGraph
 
 _SETS = {Type.OBJECT, Type.OBJECT_SET}

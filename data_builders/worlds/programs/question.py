@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_builders.phrases import with_article
-from data_builders.worlds.programs.absolute import answered_by_halves
 from data_builders.worlds.programs.effective import effective_question
-from data_builders.worlds.programs.program import answer_word, encode
+from data_builders.worlds.programs.program import answer_word, answered_by_halves, encode
 from data_builders.worlds.programs.scene_graph import SceneGraph
 from data_builders.worlds.programs.search import Instance, SceneSearch
 from data_builders.worlds.programs.wording import Wording, fields, number_word

@@ -23,8 +23,7 @@ from itertools import combinations
 from typing import Any, TypeVar
 
 from data_builders.worlds.programs.families import Family, Slot
-from data_builders.worlds.programs.functions import CATALOGUE
-from data_builders.worlds.programs.program import Program, Step
+from data_builders.worlds.programs.program import CATALOGUE, Program, Step
 from data_builders.worlds.programs.scene_graph import ATTRIBUTES, RELATIONS, Objects, SceneGraph
 from data_builders.worlds.programs.wording import Description, refines
 

@@ -3,8 +3,14 @@ from collections import Counter
 
 import pytest
 
-from data_builders.worlds.programs.functions import CATALOGUE, IllPosedError, Type
-from data_builders.worlds.programs.program import Step, encode, execute
+from data_builders.worlds.programs.program import (
+    CATALOGUE,
+    IllPosedError,
+    Step,
+    Type,
+    encode,
+    execute,
+)
 from data_builders.worlds.programs.scene_graph import RELATIONS, read_scenes
 from tests.data_builders.conftest import dump
 from tests.data_builders.worlds.programs.raw_scenes import WORDS, IllPosed, content, naive

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from data_builders.corpora import frame_pairs
 from data_builders.corpora.eqben_action_genome import ActionGenomePairs
 from data_builders.corpora.eqben_gebc import GebcPairs
 from data_builders.corpora.eqben_youcook2 import YouCook2Pairs
-from data_builders.corpora.table import TableBuilder
-from data_builders.corpora.videos import frame_pairs
-from data_builders.corpora.videos.frames import (
+from data_builders.corpora.frame_pairs import (
     Moment,
     UnreadableVideoError,
     read_frames,
     shows_face,
 )
+from data_builders.corpora.table import TableBuilder
 from tests.data_builders.conftest import dump, groups, load, rows_of
 from tests.refusals import refused
 from vlmtune.benchmarks.eqben import read_entries

@@ -1,36 +1,119 @@
-"""The base of EqBen's builders from videos (Wang et al. 2023, section 4.2 and appendix B).
+"""Frames of videos, and the base of EqBen's builders from videos (Wang et al. 2023).
 
-In: pairs of moments with captions. Out: EqBen's file of items, the frames, and a table of the same
-pairs for training. Never: a pair with one caption for both frames.
+In: pairs of moments with captions, and videos. Out: EqBen's file of items, the frames, and a table
+of the same pairs for training. Never: a pair with one caption for both frames, or a frame that was
+only guessed. The builders are those of section 4.2 and appendix B.
 """
 
 import csv
+import functools
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 from annotated_types import Ge
 from PIL import Image
 from pydantic import AllowInfNan, PositiveInt
 from typing_extensions import override
 
-from data_builders.corpora.videos.frames import (
-    Moment,
-    UnreadableVideoError,
-    find_videos,
-    read_frames,
-    shows_face,
-)
 from data_builders.shard_builder import Builder
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, imported
+from vlmtune.storage.files import regular
 
 TABLE = "pairs.csv"
 COLUMNS = ("image", "caption", "negative_image", "negative")
+SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v")
 _QUALITY = 95  # of JPEG
 Seconds = Annotated[float, Ge(0), AllowInfNan(False)]
+
+
+class UnreadableVideoError(ValueError):
+    """A file that PyAV cannot decode, or that ends before a wanted frame."""
+
+
+@dataclass(frozen=True, order=True)
+class Moment:
+    """A frame of a video: by its number, from 1, or the one shown at a time in seconds."""
+
+    number: int | None = None
+    seconds: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its file, without the suffix.
+
+        Example:
+            >>> Moment(number=12).name, Moment(seconds=2.5).name
+            ('000012', '000002500ms')
+        """
+        if self.number is not None:
+            return f"{self.number:06d}"
+        return f"{round(1000 * (self.seconds or 0.0)):09d}ms"
+
+
+def find_videos(folder: Path) -> dict[str, Path]:
+    """Returns the video files in a folder and its subfolders, by name without suffix."""
+    files = (path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES)
+    videos = {path.stem: path for path in files}
+    if not videos:
+        raise UserError(
+            f"expected videos ({', '.join(SUFFIXES)}) in {folder}, got none: name their folder"
+        )
+    return videos
+
+
+def read_frames(path: Path, moments: Iterable[Moment]) -> dict[Moment, Image.Image]:
+    """Decodes the wanted frames of a video in one pass.
+
+    Raises:
+        UnreadableVideoError: The video cannot be decoded, or ends before one of the frames.
+        UserError: PyAV is not installed.
+    """
+    av = _library("av")
+    wanted = set(moments)
+    frames: dict[Moment, Image.Image] = {}
+    try:
+        with av.open(str(regular(path))) as container:
+            previous: Any = None
+            for number, frame in enumerate(container.decode(video=0), start=1):
+                for moment in wanted - frames.keys():
+                    if moment.number == number:
+                        frames[moment] = frame.to_image()
+                    elif moment.seconds is not None and frame.time > moment.seconds:
+                        frames[moment] = (previous or frame).to_image()
+                if len(frames) == len(wanted):
+                    return frames
+                previous = frame
+    except (av.FFmpegError, OSError, IndexError, TypeError) as error:
+        raise UnreadableVideoError(f"{path}: {error}") from error
+    if previous is None:
+        raise UnreadableVideoError(f"{path} has no frame")
+    end = previous.time + float((previous.duration or 0) * previous.time_base)
+    for moment in wanted - frames.keys():  # the last frame is shown to the end of the video
+        if moment.number is not None or end < (moment.seconds or 0):
+            raise UnreadableVideoError(f"{path} ends before {moment}")
+        frames[moment] = previous.to_image()
+    return frames
+
+
+def shows_face(image: Image.Image) -> bool:
+    """Tells whether OpenCV's cascade of frontal faces finds one."""
+    gray = np.asarray(image.convert("L"))
+    return len(_cascade().detectMultiScale(gray, scaleFactor=1.1, minNeighbors=5)) > 0
+
+
+@functools.cache
+def _cascade() -> Any:
+    cv2 = _library("cv2")
+    return cv2.CascadeClassifier(f"{cv2.data.haarcascades}haarcascade_frontalface_default.xml")
+
+
+def _library(name: str) -> Any:
+    return imported(name, "to read videos", "pip install 'vlmtune[videos]'")
 
 
 @dataclass(frozen=True)
