@@ -18,9 +18,8 @@ from data_builders.shard_builder import Builder, Fraction
 from data_builders.text_files import write_json
 from data_builders.worlds.scenes.formats import clevr
 from data_builders.worlds.scenes.image_files import Split, render_files
-from data_builders.worlds.scenes.requests.completion import MIN_EXPOSED
+from data_builders.worlds.scenes.requests.completion import MIN_EXPOSED, scene_of
 from data_builders.worlds.scenes.requests.files import LIMIT, families, read_requests
-from data_builders.worlds.scenes.requests.layout import scene_of
 from data_builders.worlds.scenes.requests.rendering import SPLIT, described, settled
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import Rays, Scene, Side

@@ -41,11 +41,11 @@ from data_builders.worlds.scenes.pairs import (
     EditedPairs,
     ExchangedPairs,
     PairSeries,
+    PlacedSets,
     StepPairs,
 )
 from data_builders.worlds.scenes.sampling import Composition, WorldSpec
 from data_builders.worlds.scenes.series import VariedScenes
-from data_builders.worlds.scenes.sets import PlacedSets
 from data_builders.worlds.scenes.videos import Videos, frames
 from vlmtune.storage.files import write_text
 

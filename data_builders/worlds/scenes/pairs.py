@@ -1,6 +1,6 @@
-"""Pairs of scenes that differ in one respect.
+"""Pairs and sets of scenes that differ in one respect.
 
-In: a spec and a seed. Out: series of pairs.
+In: a spec and a seed. Out: series of pairs, and of sets.
 """
 
 import random
@@ -16,10 +16,11 @@ from data_builders.worlds.scenes.compositions import Swap
 from data_builders.worlds.scenes.sampling import (
     CLEARANCE,
     WorldSpec,
+    on_floor,
     sample_scene,
     sample_twin,
 )
-from data_builders.worlds.scenes.scene import GROUND_RELATIONS, SIZES, Scene, SceneObject
+from data_builders.worlds.scenes.scene import GROUND_RELATIONS, SIZES, Scene, SceneObject, Vector
 from data_builders.worlds.scenes.series import Series
 from data_builders.worlds.scenes.statements import Noun, exists, relation_holds
 
@@ -27,6 +28,8 @@ Pair = tuple[Scene, Scene]
 
 LIGHT_STEP = 3.0  # degrees that the light turns from one frame of a video to the next
 _REACH = 3.0  # maximum distance along an axis, in world units, of a moved object from another
+_MIDDLE = 0.3  # the middle of two placed objects is so near to that of the view, in world units
+_APART = (1.7, 2.1)  # distance of placed objects
 _POSITIONS = 20  # positions to try before another scene is sampled
 
 
@@ -218,6 +221,38 @@ class EditedPairs(PairSeries):
         return kinds[index % len(kinds)]
 
 
+class PlacedSets(Series):
+    """Object 0 left, right, in front and behind of object 1, and nothing else (What'sUp, part B).
+
+    `spec` has scenes of two objects, none of them on the other.
+    """
+
+    scenes: ClassVar[int] = 4
+
+    @override
+    def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...] | None:
+        scene = sample_scene(self.spec, rng)
+        first, second = scene.objects
+        side, back = rng.uniform(-_MIDDLE, _MIDDLE), rng.uniform(-_MIDDLE, _MIDDLE)
+        placed = []
+        for name in GROUND_RELATIONS:
+            axis = scene.view.axes[name]
+            apart = rng.uniform(*_APART)
+            # On either side of the middle: beside each other they fill the width of the view.
+            objects = (
+                _moved(on_floor(first, side, back), axis, apart / 2),
+                _moved(on_floor(second, side, back), axis, -apart / 2),
+            )
+            shown = replace(scene, objects=objects)
+            in_view = all(map(scene.view.shows, objects))
+            if not in_view or objects[0].overlaps(objects[1], CLEARANCE):
+                return None
+            if clear_relation(shown, 0, 1) != name:
+                return None
+            placed.append(shown)
+        return tuple(placed)
+
+
 def reversed_on_floor(scene: Scene) -> Pair | None:
     """The scene and one whose two objects exchanged positions, or None if no relation is clear."""
     a, b = scene.objects
@@ -264,6 +299,11 @@ def _with_first(scene: Scene, obj: SceneObject) -> Scene | None:
     if not scene.view.shows(obj) or any(obj.overlaps(o, CLEARANCE) for o in others):
         return None
     return replace(scene, objects=(obj, *others))
+
+
+def _moved(obj: SceneObject, axis: Vector, distance: float) -> SceneObject:
+    x, y, _ = obj.center
+    return obj.at(x + distance * axis[0], y + distance * axis[1])
 
 
 def _next_frame(scene: Scene) -> Scene:

@@ -16,10 +16,9 @@ from PIL import Image
 from data_builders.worlds.scenes import render as renderer
 from data_builders.worlds.scenes.formats import clevr
 from data_builders.worlds.scenes.image_files import SceneImage, check_device
-from data_builders.worlds.scenes.requests.completion import MIN_EXPOSED, complete
+from data_builders.worlds.scenes.requests.completion import MIN_EXPOSED, complete, scene_of
 from data_builders.worlds.scenes.requests.fields import SceneRequest
 from data_builders.worlds.scenes.requests.files import SceneFamily, families, read_requests
-from data_builders.worlds.scenes.requests.layout import scene_of
 
 SPLIT = "requests"
 _BATCH = 96  # images that are rendered together
