@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 from transformers.utils import logging
 
 from scripts.bench.harness import DEVICE, WORDS, captions, figure, medians
-from scripts.random_fusion_models import write_blip
+from scripts.random_models import write_blip
 from vlmtune.adapters.matching import Matching
 from vlmtune.backbones.hf.blip import Blip
 from vlmtune.objectives.base import ShardedObjective

@@ -1,13 +1,14 @@
-"""Writes two small random models: a vision transformer of timm and ALIGN, for vlmtune probe.
+"""Writes small random models: a vision transformer of timm and ALIGN to probe, BLIP to train.
 
-In: a folder. Out: FOLDER/random-vit and FOLDER/random-align, as their libraries save them.
+In: a folder, and names of models. Out: FOLDER/random-vit and others, as their libraries save them.
 Never: trained weights: their numbers say what the architecture alone keeps of an image.
 
-Run `python -m scripts.random_image_models FOLDER`.
+Run `python -m scripts.random_models FOLDER random-vit random-align random-blip`.
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,8 @@ def write_tokenizer(folder: Path, words: Iterable[str]) -> int:
     return len(ids)
 
 
-def write_align(folder: Path) -> Path:
-    """Writes ALIGN with five convolutional blocks, and BERT with the words of the shipped CLIP."""
-    words = VOCABULARY.read_text(encoding="utf-8").split()
+def write_align(folder: Path, words: Iterable[str]) -> Path:
+    """Writes ALIGN with five convolutional blocks, and BERT with these words."""
     size = write_tokenizer(folder, words)
     config = transformers.AlignConfig(
         text_config={
@@ -91,19 +91,53 @@ def write_align(folder: Path) -> Path:
     return folder
 
 
-def write_all(description: str | None, writers: Mapping[str, Callable[[Path], Path]]) -> None:
-    """Writes models by name into the folder that the command line names."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, write in writers.items():
-        print(f"wrote {write(folder / name)}")
+def write_blip(
+    folder: Path,
+    words: Iterable[str],
+    width: int = 96,
+    layers: tuple[int, int] = (3, 3),
+    sides: tuple[int, int] = (SIDE, 8),
+) -> Path:
+    """Writes BLIP with both heads.
+
+    Args:
+        folder: Where.
+        words: Its vocabulary.
+        width: Of both towers, whose attention has four heads.
+        layers: Of the image tower, and of the text tower.
+        sides: Pixels of a side of an image, and of a patch.
+    """
+    shape = {"hidden_size": width, "intermediate_size": 4 * width, "num_attention_heads": 4}
+    side, patch = sides
+    text = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
+    text |= {"vocab_size": write_tokenizer(folder, words), "max_position_embeddings": 40}
+    text |= {"encoder_hidden_size": width, "num_hidden_layers": layers[1]}
+    # The default range, 1e-10, would leave every image the same.
+    image = {"image_size": side, "patch_size": patch, "initializer_range": 0.02}
+    image |= {"num_hidden_layers": layers[0]}
+    towers: dict[str, Any] = {"text_config": shape | text, "vision_config": shape | image}
+    config = transformers.BlipConfig(**towers, image_text_hidden_size=64)
+    torch.manual_seed(0)
+    transformers.BlipForImageTextRetrieval(config).save_pretrained(folder)
+    transformers.BlipImageProcessor(size={"height": side, "width": side}).save_pretrained(folder)
+    return folder
 
 
 def main() -> None:
-    """Writes both models."""
-    write_all(__doc__, {"random-vit": write_vit, "random-align": write_align})
+    """Writes the models that the command line names."""
+    words = VOCABULARY.read_text(encoding="utf-8").split()
+    writers = {
+        "random-vit": write_vit,
+        "random-align": partial(write_align, words=words),
+        "random-blip": partial(write_blip, words=words),
+    }
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("models", nargs="+", choices=writers)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for name in options.models:
+        print(f"wrote {writers[name](options.folder / name)}")
 
 
 if __name__ == "__main__":
