@@ -82,11 +82,6 @@ def plugins(kind: str) -> dict[str, Spec]:
     return {file.stem: yaml.safe_load(file.read_text(encoding="utf-8")) for file in files}
 
 
-def tiny_backbones(folder: Path) -> dict[str, Backbone]:
-    """A tiny random model of each backbone, by stem."""
-    return {stem: tiny_backbone(stem, folder / stem) for stem in plugins("backbones")}
-
-
 def tried(spec: Spec, model: Backbone, shards: Path, folder: Path) -> Outcome:
     """Trains the adapter on a copy of the model for a step, and scores a pair."""
     backbone, adapter = copy.deepcopy(model), instantiate(spec, Adapter)
@@ -148,7 +143,7 @@ def outcomes() -> dict[str, dict[str, Outcome]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shards = write_shards(folder / "shards")
-        backbones = tiny_backbones(folder)
+        backbones = {stem: tiny_backbone(stem, folder / stem) for stem in plugins("backbones")}
         results: dict[str, dict[str, Outcome]] = {}
         for stem, spec in plugins("adapters").items():
             results[stem] = {x: tried(spec, m, shards, folder) for x, m in backbones.items()}

@@ -4,7 +4,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import pytest
 
-from scripts.layers import imports, package_of, sources
+from tests.imports import imports, package_of, sources
 
 BASICS = {"types", "errors", "config"}
 # Part of the package -> what its files may import besides their own part. A part is a file or a

@@ -7,7 +7,7 @@ import sys
 import yaml
 
 import vlmtune
-from scripts.layers import offered
+from tests.imports import offered
 from vlmtune.config import ROOT
 
 ROOMS = sorted({name.rpartition(".")[0] for name in offered()})

@@ -88,16 +88,6 @@ class Files(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return self.preprocess(Image.open(str(path))), self.tokenizer([text])[0]
 
 
-class Ready:
-    """A loader that gives preprocessed images on the device and padded captions."""
-
-    def __init__(self, batches: list[Batch], tokenizer: Any) -> None:
-        self.batches = [(batch.pixels, tokenizer(list(batch.texts))) for batch in batches]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.batches)
-
-
 def ours(shards: Path, ready: list[Batch], chosen: argparse.Namespace) -> list[float]:
     """The seconds of each step of `fit`."""
     data: Any = ShardDataModule([ShardSet(str(shards))], chosen.batch, num_workers=chosen.workers)
@@ -131,7 +121,8 @@ def theirs(
         pin_memory=DEVICE == "cuda",
     )
     if ready:
-        rows = Ready(ready, tokenizer)
+        tokenized: Any = [(one.pixels, tokenizer(list(one.texts))) for one in ready]
+        rows = DataLoader(tokenized, batch_size=None)
     rows.num_samples, rows.num_batches = batch * (chosen.steps + 1), chosen.steps + 1
     data = {"train": SimpleNamespace(dataloader=rows, set_epoch=lambda epoch: None)}
     optimizer = TimedAdamW(model.parameters())

@@ -85,9 +85,6 @@ class Epoch:
     def _texts(self, rows: slice) -> Features:
         return self.backbone.encode_text(self.texts[rows], self.adapter.text_input)
 
-    def _padded(self, rows: slice) -> Features:
-        return encode_padded(self.backbone, self.texts[rows], self.adapter.text_input)
-
     def run(self, source: str) -> None:
         """Trains on every image once, with features from "store", "padded" or "cut"."""
         for start in range(0, len(self.pixels), self.batch):
@@ -96,9 +93,12 @@ class Epoch:
             if source == "store":
                 image = self.stores[0].features(self.image_ids[rows]).to(DEVICE)
                 text = self.stores[1].features(self.texts[columns]).to(DEVICE)
+            elif source == "padded":
+                image = self._images(rows)
+                texts = self.texts[columns]
+                text = encode_padded(self.backbone, texts, self.adapter.text_input)
             else:
-                encode = self._padded if source == "padded" else self._texts
-                image, text = self._images(rows), encode(columns)
+                image, text = self._images(rows), self._texts(columns)
             same_group = torch.eye(len(image), dtype=torch.bool, device=DEVICE)
             same_group = same_group.repeat_interleave(PAIRS, 1)
             truth = same_group.clone()

@@ -31,7 +31,6 @@ ResultT = TypeVar("ResultT")
 
 WORDS = ("two", "small", "red", "cubes", "on", "the", "left", "of", "a", "blue", "glass", "sphere")
 CONTEXT = 77  # tokens of a caption in published code, which pads each to this length
-IMAGE, TOKEN = 4370, 38  # millions of multiplications in the towers of ViT-B/32
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Memory is measured without a new process: a GPU resets its peak, and tiny sizes measure none.
 IN_PROCESS = DEVICE == "cuda" or "TINY" in os.environ
@@ -109,13 +108,15 @@ def copy_rate() -> float:
     return 2 * size / seconds
 
 
-def timed(work: Callable[[], ResultT], wall: bool = False) -> tuple[ResultT, float]:
-    """Returns the result of `work` and its seconds.
+def usual_clock() -> Callable[[], float]:
+    """Processor seconds, which exclude other processes, on one CPU thread; else real ones."""
+    alone = DEVICE == "cpu" and torch.get_num_threads() == 1
+    return time.process_time if alone else time.perf_counter
 
-    One thread on the CPU: processor seconds, which exclude other processes, unless `wall`.
-    """
-    alone = DEVICE == "cpu" and torch.get_num_threads() == 1 and not wall
-    clock = time.process_time if alone else time.perf_counter
+
+def timed(work: Callable[[], ResultT], wall: bool = False) -> tuple[ResultT, float]:
+    """Returns the result of `work` and its seconds, real ones if `wall`."""
+    clock = time.perf_counter if wall else usual_clock()
     began = clock()
     result = work()
     if DEVICE == "cuda":
@@ -145,12 +146,11 @@ def in_turns(works: Sequence[Callable[[], list[float]]], rounds: int) -> list[fl
 
 
 class TimedAdamW(AdamW):
-    """AdamW that notes the time at the end of each step: processor seconds on one CPU thread."""
+    """AdamW that notes the time at the end of each step."""
 
     def __init__(self, parameters: Any, fused: bool | None = None) -> None:
         super().__init__(parameters, lr=1e-5, fused=fused)
-        alone = DEVICE == "cpu" and torch.get_num_threads() == 1
-        self.clock = time.process_time if alone else time.perf_counter
+        self.clock = usual_clock()
         self.ends: list[float] = []
 
     @override

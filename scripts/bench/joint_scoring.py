@@ -8,15 +8,10 @@ of operations (docs/costs.md). Where there is a GPU, it scores there, in float32
     python -m scripts.bench.joint_scoring [--style Mdetr] [--images 32] [--texts 32] [--rounds 4]
 """
 
-import contextlib
 import importlib
-import math
-import multiprocessing
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from multiprocessing.pool import ThreadPool
 from typing import Any, cast
 
 import torch
@@ -29,12 +24,12 @@ from typing_extensions import override
 from scripts.bench.harness import (
     CONTEXT,
     DEVICE,
-    IN_PROCESS,
     WORDS,
     figure,
+    in_new_process,
+    medians,
     options,
     peak_memory,
-    timed,
 )
 from vlmtune.adapters.fused import FusedAdapter
 from vlmtune.adapters.fusion_styles.base import FusionStyle, with_cls
@@ -47,6 +42,7 @@ from vlmtune.types import Features, FeatureSpec, Tokens
 STYLES = {"Mdetr": "mdetr", "Flava": "flava", "Albef": "albef", "Fiber": "fiber",
           "FiberMM": "fiber_mm"}  # fmt: skip
 PATCHES, IMAGE_WIDTH, WIDTH = 49, 768, 512
+FORMS = ("straightforward", "vlmtune")
 REQUIRED = 2.8  # times as fast, MDETR style, on two CPU cores
 
 
@@ -175,50 +171,35 @@ class Scorer:
         return counter.get_total_flops()
 
 
-scorer_of = cache(Scorer)  # one in each process
-
-
-def one_round(job: Job) -> tuple[Tensor, float, int]:
-    """Returns scores, seconds, and bytes taken on top of weights and features."""
-    scorer = scorer_of(job)
+def memory_of(job: Job) -> int:
+    """Bytes that scoring all pairs takes on top of weights and features."""
+    scorer = Scorer(job)
+    scorer.scores()  # libraries allocate their own memory first
     before = peak_memory(reset=True)
-    scores, seconds = timed(scorer.scores)
-    return scores, seconds, peak_memory() - before
-
-
-def operations(job: Job) -> int:
-    """Returns `Scorer.operations`."""
-    return scorer_of(job).operations()
+    scorer.scores()
+    return peak_memory() - before
 
 
 def compare(job: Job, rounds: int) -> None:
     """Prints both forms side by side: scores, speed and memory."""
-    jobs = [replace(job, naive=naive) for naive in (True, False)]
-    best, last = [math.inf, math.inf], []
-    with contextlib.ExitStack() as stack:
-        # A process each tells their memory on a CPU apart.
-        kind = ThreadPool if IN_PROCESS else multiprocessing.get_context("spawn").Pool
-        pools = [stack.enter_context(kind(1)) for _ in jobs]
-        for number in range(rounds + 1):
-            last = [pool.apply(one_round, (each,)) for pool, each in zip(pools, jobs, strict=True)]
-            if number:  # the first round warms up
-                best = [min(b, seconds) for b, (_, seconds, _) in zip(best, last, strict=True)]
-        counts = [pool.apply(operations, (each,)) for pool, each in zip(pools, jobs, strict=True)]
-    (naive, *_), (ours, *_) = last
+    forms = {name: Scorer(replace(job, naive=name != "vlmtune")) for name in FORMS}
+    naive, ours = (scorer.scores() for scorer in forms.values())
     close = 1e-3 if job.dtype == torch.float32 else 0.1
     torch.testing.assert_close(ours, naive, rtol=close, atol=close)
     kind = f"{job.style}, {job.device}, {str(job.dtype).removeprefix('torch.')}"
-    for name, seconds, (_, _, memory) in zip(
-        ("straightforward", "vlmtune"), best, last, strict=True
-    ):
-        rate = job.images * job.texts / seconds
+    seconds = medians([scorer.scores for scorer in forms.values()], rounds)
+    for (name, scorer), taken in zip(forms.items(), seconds, strict=True):
+        rate = job.images * job.texts / taken
+        # A process each tells their memory on a CPU apart.
+        memory = in_new_process(memory_of, scorer.job)
         print(f"{kind}: {name} {rate:.1f} pairs/s, {memory / 2**20:.0f} MiB")
     print(f"{kind}: scores differ by at most {(ours - naive).abs().max():.1e}")
     required = ""
     if (job.style, job.device) == ("Mdetr", "cpu"):
         required = f"{REQUIRED}x"
-    bound = counts[0] / counts[1]
-    figure(f"{kind}: pairs scored, times as fast", best[0] / best[1], "x", bound, required)
+    counts = [scorer.operations() for scorer in forms.values()]
+    times, bound = seconds[0] / seconds[1], counts[0] / counts[1]
+    figure(f"{kind}: pairs scored, times as fast", times, "x", bound, required)
 
 
 def main() -> None:

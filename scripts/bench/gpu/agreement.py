@@ -14,15 +14,14 @@ from functools import partial
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 from scripts.bench.harness import DEVICE, figure, hide_warnings, options, random_batches
-from tests.runs import Batches, Watch, quiet_trainer
+from tests.runs import Batches, Watch, plugin_of, quiet_trainer
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.config import ROOT, instantiate, stems
+from vlmtune.config import ROOT, stems
 from vlmtune.objectives.base import Objective
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.objectives.pair_bce import PairBCE
@@ -31,7 +30,6 @@ from vlmtune.training.module import AdaptationModule
 Case = Callable[[], tuple[Any, ...]]
 
 MODEL = ROOT / "checkpoints/scenes-clip"
-PLUGINS = ROOT / "configs/plugins"
 STEPS, SIDE = 3, 64
 BOUNDS = {"32-true": 0.001, "bf16-mixed": 0.02}
 SMALLEST = {"32-true": 0.0, "bf16-mixed": 1.0}  # a smaller loss counts as this
@@ -44,12 +42,6 @@ LEFT_OUT |= {"unit_contrast"}  # phrases, too
 def trained(kind: str) -> list[str]:
     """Names of the plug-ins of a kind that train over the small CLIP."""
     return [name for name in stems(kind) if name not in LEFT_OUT]
-
-
-def adapter_of(stem: str) -> Adapter:
-    """An adapter as its YAML makes it."""
-    content = (PLUGINS / f"adapters/{stem}.yaml").read_text(encoding="utf-8")
-    return instantiate(yaml.safe_load(content), Adapter)
 
 
 def losses(make: Case, precision: Any, where: dict[str, Any], batch: int) -> Tensor:
@@ -72,7 +64,7 @@ def losses(make: Case, precision: Any, where: dict[str, Any], batch: int) -> Ten
 
 def with_adapter(stem: str) -> tuple[Any, ...]:
     """An adapter and the objective that it is compared with."""
-    adapter = adapter_of(stem)
+    adapter = plugin_of("adapters", stem, Adapter)
     if adapter.joint:
         return adapter, PairBCE()
     return adapter, InfoNCE()
@@ -80,8 +72,7 @@ def with_adapter(stem: str) -> tuple[Any, ...]:
 
 def with_objective(stem: str) -> tuple[Any, ...]:
     """Full fine-tuning and an objective."""
-    content = (PLUGINS / f"objectives/{stem}.yaml").read_text(encoding="utf-8")
-    objective = instantiate(yaml.safe_load(content), Objective)
+    objective = plugin_of("objectives", stem, Objective)
     adapter = FullFineTuning(tokens="tokens" in objective.needs)
     if stem == "distillation":
         # It begins at 0, where AdamW makes full steps of gradients that are rounding errors.

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from scripts.bench.gpu.agreement import adapter_of
 from scripts.bench.harness import (
     DEVICE,
     figure,
@@ -32,7 +31,8 @@ from scripts.bench.harness import (
     random_batches,
     random_clip,
 )
-from tests.runs import Batches
+from tests.runs import Batches, plugin_of
+from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.pairs.mixed_pairs import MixedPairs
 from vlmtune.types import Batch
@@ -69,7 +69,7 @@ class Training:
 
     def fit(self, batches: list[Batch], callbacks: Sequence[Any] = ()) -> list[float]:
         """Returns the seconds of each step."""
-        adapter = adapter_of(self.name)
+        adapter = plugin_of("adapters", self.name, Adapter)
         options: dict[str, Any] = {"precision": PRECISION, "chunk": self.chunk}
         options["callbacks"] = callbacks
         if adapter.joint:

@@ -1,11 +1,7 @@
-"""Reads which modules import which; prints the packages of vlmtune by layer, and lines of code.
-
-In: a checkout. Out: imports, layers, circles. Never: an import of what it reads.
-"""
+"""Which modules import which, read from their sources."""
 
 import ast
 from functools import cache
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,55 +77,3 @@ def _name(function: ast.expr) -> str | None:
 def package_of(module: str) -> str:
     """`vlmtune.data.sample_order` belongs to `data`, `vlmtune` to `__init__`."""
     return [*module.split("."), "__init__"][1]
-
-
-def imports_between(modules: dict[str, str]) -> set[tuple[str, str]]:
-    """Pairs (importer, imported) of different packages."""
-    pairs = set()
-    for module, source in modules.items():
-        for target in imports(source, modules):
-            pair = package_of(module), package_of(target.module)
-            if target.module.split(".")[0] == "vlmtune" and len(set(pair)) == 2:
-                pairs.add(pair)
-    return pairs
-
-
-def layers(pairs: set[tuple[str, str]], packages: set[str]) -> tuple[list[list[str]], list[str]]:
-    """Packages by layer, each above all that it imports; and a circle, if there is one."""
-    sorter = TopologicalSorter(dict.fromkeys(packages, ()))
-    for importer, imported in pairs:
-        sorter.add(importer, imported)
-    try:
-        sorter.prepare()
-    except CycleError as error:
-        return [], error.args[1]
-    levels = []
-    while sorter.is_active():
-        levels.append(sorted(sorter.get_ready()))
-        sorter.done(*levels[-1])
-    return levels, []
-
-
-def main() -> None:
-    """Prints everything."""
-    modules = sources("vlmtune")
-    packages = {package_of(module) for module in modules}
-    pairs = imports_between(modules)
-    levels, circle = layers(pairs, packages)
-    print(f"packages {len(packages)}, imports {len(pairs)}, layers {len(levels)}")
-    print(f"circles: {' -> '.join(circle) or 'none'}")
-    for number, level in enumerate(levels):
-        print(f"  layer {number}: {', '.join(level)}")
-    files = {}
-    for folder in ("vlmtune", "data_builders", "scripts", "tests"):
-        paths = (ROOT / folder).rglob("*.py")
-        lines = {path: path.read_text(encoding="utf-8").count("\n") for path in paths}
-        files |= lines
-        print(f"{folder}: {sum(lines.values()):,} lines in {len(lines)} files")
-    print("longest files:")
-    for path in sorted(files, key=lambda path: -files[path])[:10]:
-        print(f"  {files[path]:5d} {path.relative_to(ROOT)}")
-
-
-if __name__ == "__main__":
-    main()
