@@ -10,16 +10,13 @@ of operations (docs/costs.md). Where there is a GPU, it scores there, in float32
 
 import importlib
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 from torch.utils.flop_counter import FlopCounterMode
-from typing_extensions import override
 
 from scripts.bench.harness import (
     CONTEXT,
@@ -31,39 +28,19 @@ from scripts.bench.harness import (
     options,
     peak_memory,
 )
+from tests.tiny import Widths
 from vlmtune.adapters.fused import FusedAdapter
 from vlmtune.adapters.fusion_styles.base import FusionStyle, with_cls
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.mm_pred import MMPred
 from vlmtune.adapters.words import masked_mean, word_mask
-from vlmtune.backbones.base import Backbone
-from vlmtune.types import Features, FeatureSpec, Tokens
+from vlmtune.types import Tokens
 
 STYLES = {"Mdetr": "mdetr", "Flava": "flava", "Albef": "albef", "Fiber": "fiber",
           "FiberMM": "fiber_mm"}  # fmt: skip
 PATCHES, IMAGE_WIDTH, WIDTH = 49, 768, 512
 FORMS = ("straightforward", "vlmtune")
 REQUIRED = 2.8  # times as fast, MDETR style, on two CPU cores
-
-
-class ViTB32(Backbone):
-    """The sizes of CLIP ViT-B/32 and no model, which is all that an adapter needs here."""
-
-    embed_dim, image_width, text_width, image_tokens = 512, IMAGE_WIDTH, WIDTH, PATCHES
-    text_special, logit_scale = (1, 1), 100.0
-    fingerprint = "sizes"  # type: ignore[assignment]
-
-    @override
-    def preprocess(self, image: Image.Image) -> Tensor:
-        raise NotImplementedError
-
-    @override
-    def encode_image(self, pixels: Tensor, spec: FeatureSpec) -> Features:
-        raise NotImplementedError
-
-    @override
-    def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
-        raise NotImplementedError
 
 
 def naive_fusion(adapter: FusedAdapter, image: Tensor, text: Tensor, mask: Tensor) -> Tensor:
@@ -142,7 +119,7 @@ class Scorer:
         torch.manual_seed(0)
         module = importlib.import_module(f"vlmtune.adapters.fusion_styles.{STYLES[job.style]}")
         adapter = MMAdapter(fusion=cast(FusionStyle, getattr(module, job.style)()))
-        adapter.attach(ViTB32())
+        adapter.attach(Widths())
         self.job, self.adapter = job, adapter.eval().requires_grad_(False).to(job.device)
         generator = torch.Generator().manual_seed(1)
         image = torch.randn(job.images, PATCHES, IMAGE_WIDTH, generator=generator)

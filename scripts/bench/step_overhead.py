@@ -9,10 +9,8 @@ the time from one call of the optimizer to the next; the two take turns. Require
 """
 
 from functools import partial
-from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
 from scripts.bench.harness import (
     DEVICE,
@@ -24,6 +22,7 @@ from scripts.bench.harness import (
     options,
     random_batches,
 )
+from tests.runs import Batches
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.objectives.info_nce import InfoNCE
@@ -53,9 +52,7 @@ def bare(batches: list[Batch]) -> list[float]:
 
 def fitted(batches: list[Batch]) -> list[float]:
     """The seconds of each step of `fit`."""
-    rows: Any = batches
-    loader = DataLoader(rows, batch_size=None)
-    return fit_seconds(OpenClip(MODEL).to(DEVICE), loader, len(batches))
+    return fit_seconds(OpenClip(MODEL).to(DEVICE), Batches(batches), len(batches))
 
 
 def main() -> None:

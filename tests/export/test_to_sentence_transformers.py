@@ -68,7 +68,7 @@ def test_the_twin_of_a_clip_computes_the_same(quick_gelu, tmp_path, images):
     assert twin.config.text_config.hidden_act == ("quick_gelu" if quick_gelu else "gelu")
     ids = tokenizer(TEXTS, padding=True, return_tensors="pt")
     pixels = processor(images, return_tensors="pt")
-    assert pixels["pixel_values"].equal(torch.stack([backbone.transform(x) for x in images]))
+    assert pixels["pixel_values"].equal(torch.stack([backbone.preprocess(x) for x in images]))
     with torch.no_grad():
         want = backbone.model(pixels["pixel_values"], backbone.tokenizer(TEXTS)[0])
         got = twin(**ids, **pixels)

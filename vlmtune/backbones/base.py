@@ -169,6 +169,8 @@ class Backbone(Configured, nn.Module, ABC):
 
     Attributes:
         abilities: What models of this class can do, from which errors advise a backbone.
+        preprocess: Turns an RGB image into pixel values. Worker processes get it, so it is no
+            method: a bound one would carry the weights into each.
         embed_dim: d, width of the shared embedding space.
         image_width: w of the image tokens.
         text_width: w of the text tokens.
@@ -192,6 +194,7 @@ class Backbone(Configured, nn.Module, ABC):
     """
 
     abilities: ClassVar[Abilities] = Abilities()
+    preprocess: Callable[[Image.Image], Float[Tensor, "3 height width"]]
     embed_dim: int
     image_width: int
     text_width: int
@@ -223,10 +226,6 @@ class Backbone(Configured, nn.Module, ABC):
     def fingerprint(self) -> str:
         """Hex digest of weights, preprocessing and tokenizer: equal digests give equal features."""
         raise NotImplementedError
-
-    @abstractmethod
-    def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
-        """Turns an RGB image into pixel values. Must be picklable, for worker processes."""
 
     def blank(self) -> Pixels:
         """Returns the pixels of one black image, where the weights are."""

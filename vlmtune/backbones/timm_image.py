@@ -13,7 +13,6 @@ from typing import Any, Literal, NoReturn
 import timm
 import torch
 from jaxtyping import Float
-from PIL import Image
 from timm.data.config import resolve_model_data_config
 from timm.data.transforms_factory import create_transform
 from timm.models import is_model, parse_model_name
@@ -85,9 +84,8 @@ class TimmImage(Backbone):
         self.model: Any = network.to(self._dtype).eval().requires_grad_(False)
         # Mean, deviation, size and crop that belong to these weights.
         self._data = resolve_model_data_config(network)
-        self.transform: Any = create_transform(**self._data, is_training=False)
-        # Shadows the method: a bound method would carry the weights into every worker process.
-        vars(self)["preprocess"] = self.transform
+        transform: Any = create_transform(**self._data, is_training=False)
+        self.preprocess = transform
         self.image_tower = self._tower = _tower(self.model, self._dtype)
         self._layers = 0
         if hasattr(network, "forward_intermediates"):
@@ -109,10 +107,6 @@ class TimmImage(Backbone):
     @override
     def fingerprint(self) -> str:
         return digest([repr(self.model), self._data], self.model)
-
-    @override
-    def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
-        return self.transform(image)
 
     @override
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:

@@ -255,7 +255,6 @@ def command_parser() -> argparse.ArgumentParser:
 
     add = command("download", "download data sets and weights", DOWNLOAD)
     add("names", nargs="*", metavar="NAME", help=DOWNLOADED)
-    add("--weights", nargs="+", default=[], metavar="NAME", help="published weights: negclip, ...")
     add("--list", action="store_true", help="list all sources, what they need and what is here")
     add("--data-root", **path, metavar="DIR", help=DATA_ROOT)
     add("--whole", action="store_true", help="take archives of all images, not single images")

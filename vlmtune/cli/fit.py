@@ -107,11 +107,11 @@ def run(command: str, arguments: list[str]) -> None:
         raise
 
 
+@rank_zero_only
 def _warn(lines: Sequence[str]) -> None:
     """Prints lines on the first rank alone."""
-    if getattr(rank_zero_only, "rank", 0) == 0:
-        for line in lines:
-            print(line, file=sys.stderr)
+    for line in lines:
+        print(line, file=sys.stderr)
 
 
 def stop_line(stop: Stopped, command: str, arguments: Sequence[str]) -> str:

@@ -20,8 +20,4 @@ def printable(text: str, colours: bool = False) -> str:
         'a red \\x1b]0;owned\\x07 cube'
     """
     pattern = CONTROL if colours else NEVER_RAW
-    return pattern.sub(_escaped, text)
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return f"\\x{ord(match[0]):02x}"
+    return pattern.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

@@ -61,7 +61,7 @@ def show(runs: Sequence[RunReport], title: str | None = None) -> None:
     if title is not None:
         console().print(title, markup=False)
     for finding in findings(runs):
-        _say(finding)
+        say(finding)
     table = _side_by_side(runs, shown, whole)
     screen = console()
     # Rich squeezes a table into the screen, so its width is measured on a wide one.
@@ -73,18 +73,19 @@ def show(runs: Sequence[RunReport], title: str | None = None) -> None:
     missing = []
     for run in runs:
         if run.provenance.random_weights:
-            _say(f"{run.name}: {RANDOM}")
+            say(f"{run.name}: {RANDOM}")
         truncated = _truncated(run)
         if truncated:
-            _say(f"{run.name}: captions are longer than the model reads and truncated: {truncated}")
+            say(f"{run.name}: captions are longer than the model reads and truncated: {truncated}")
         for name, why in run.not_run:
             missing.append((f"{name} of {run.name}", why))
     show_not_run(missing)
 
 
-def _say(line: str) -> None:
-    """Prints a line as it is, without styles and breaks."""
-    console().print(line, markup=False, soft_wrap=True)
+def say(line: str) -> None:
+    """Prints a line as it is, without styles and breaks; what is not UTF-8 is escaped."""
+    letters = line.encode(errors="backslashreplace")
+    console().print(letters.decode(), markup=False, soft_wrap=True)
 
 
 def _truncated(run: RunReport) -> str:
@@ -144,7 +145,7 @@ def primary_line(result: Result) -> str:
 def show_not_run(pairs: Sequence[tuple[str, str]]) -> None:
     """Shows the benchmarks without results, each once: its name and the reason."""
     for name, why in dict(pairs).items():
-        _say(f"not run: {name}: {why}")
+        say(f"not run: {name}: {why}")
 
 
 def show_alphas(suites: Mapping[float, Sequence[Result]]) -> None:

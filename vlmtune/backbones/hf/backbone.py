@@ -76,11 +76,9 @@ class HFBackbone(Backbone):
         # A config that the class cannot run, or a processor of another model, fails here.
         expected = f"weights, tokenizer and image processor of one {type(self).__name__}"
         with reading(model, expected, "use the whole checkpoint of this model"):
-            self.transform = self.preprocessing(loaded, model)
+            self.preprocess = self.preprocessing(loaded, model)
             # Only now: options of a class may have changed the image processor.
             self._described = describe(loaded)
-            # Shadows the method: a bound method would carry the weights into every worker process.
-            vars(self)["preprocess"] = self.transform
             self.assemble(loaded)
             # Sizes that no config states are measured on a blank image.
             with torch.no_grad():
@@ -119,10 +117,6 @@ class HFBackbone(Backbone):
             # Some checkpoints state no length, and padding to it would fill the memory.
             tokenizer.model_max_length = self.text_tower.positions
         return tokenizer
-
-    @override
-    def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
-        return self.transform(image)
 
     @override
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:

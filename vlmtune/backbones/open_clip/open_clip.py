@@ -9,11 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from open_clip import get_model_preprocess_cfg
 from open_clip.tokenizer import HFTokenizer
 from open_clip.transform import PreprocessCfg, image_transform_v2
-from PIL import Image
 from pydantic import ConfigDict, Field, PositiveFloat
 from safetensors.torch import save_file
 from torch import Tensor
@@ -122,9 +121,8 @@ class OpenClip(Backbone):
             self.tokenize = self.tokenizer.ids
         with loaded_whole(f"preprocess_cfg of {model}"):
             config = PreprocessCfg(**self.preprocessing)
-            self.transform: Any = image_transform_v2(config, is_train=False)
-            # Shadows the method: a bound method would carry the weights into every worker process.
-            vars(self)["preprocess"] = self.transform
+            transform: Any = image_transform_v2(config, is_train=False)
+            self.preprocess = transform
             blank = self.blank().to(self._dtype)
         # Sizes that no config states are measured on a blank image.
         self._image = ImageSide(self.model, self._dtype, blank)
@@ -178,10 +176,6 @@ class OpenClip(Backbone):
             encode.save_pretrained(folder)
         content = {"model_cfg": config, "preprocess_cfg": self.preprocessing}
         write_text(folder / CONFIG, json.dumps(content, indent=2) + "\n")
-
-    @override
-    def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
-        return self.transform(image)
 
     @override
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:

@@ -183,16 +183,12 @@ class ImageSide:
         if spec.kind == "words":
             return "images have no words"
         if spec.kind == "state" and self.tower is None:
-            return f"its {type(self._trunk()).__name__} image tower is not a plain transformer"
-        if spec.kind == "tokens" and spec.layer == -1 and self._norm_follows_pooling():
+            trunk = getattr(self.visual, "trunk", self.visual)
+            return f"its {type(trunk).__name__} image tower is not a plain transformer"
+        pools_first = isinstance(self.visual, VisionTransformer) and self.visual.attn_pool
+        if spec.kind == "tokens" and spec.layer == -1 and pools_first:
             return "its final norm comes after attentional pooling: choose layer -2"
         return no_such_layer(spec, self.layers)
-
-    def _trunk(self) -> nn.Module:
-        return getattr(self.visual, "trunk", self.visual)
-
-    def _norm_follows_pooling(self) -> bool:
-        return isinstance(self.visual, VisionTransformer) and self.visual.attn_pool is not None
 
     def encode(self, pixels: Pixels, spec: FeatureSpec) -> Features:
         """Encodes preprocessed images, with whatever part of the model the features need."""
