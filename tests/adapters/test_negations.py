@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 from vlmtune.adapters.grounded_words import GroundedWords
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import Tokens
 
 TEXTS = ["a red cube", "there is no red cube", "the cube is not red", "a cube without a sphere"]

@@ -12,5 +12,5 @@ from .hf.metaclip2 import MetaCLIP2 as MetaCLIP2
 from .hf.siglip import SigLIP as SigLIP
 from .hf.siglip2_naflex import SigLIP2NaFlex as SigLIP2NaFlex
 from .hf.vilt import Vilt as Vilt
-from .open_clip import OpenClip as OpenClip
+from .open_clip.open_clip import OpenClip as OpenClip
 from .timm_image import TimmImage as TimmImage

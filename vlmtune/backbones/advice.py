@@ -3,15 +3,12 @@
 In: the plug-ins in configs/plugins/backbones. Out: their classes, and the advice of an error.
 """
 
-import importlib
-from pathlib import Path
+from pkgutil import resolve_name
 
 import yaml
 
 from vlmtune.backbones.base import Ability, Backbone
-from vlmtune.config import ROOT
-
-FOLDER = Path("configs/plugins/backbones")  # its YAMLs name the classes
+from vlmtune.config import find_path, stems
 
 
 def backbone_classes() -> list[type[Backbone]]:
@@ -23,17 +20,12 @@ def backbone_classes() -> list[type[Backbone]]:
         >>> [kind.__name__ for kind in backbone_classes()][:3]
         ['Align', 'Blip', 'Blip2']
     """
-    files: dict[str, Path] = {}
-    for root in (ROOT, Path()):
-        for path in (root / FOLDER).glob("*.yaml"):
-            files[path.stem] = path
     classes = []
-    for stem in sorted(files):
-        text = files[stem].read_text(encoding="utf-8")
-        class_path = yaml.safe_load(text)["class_path"]
-        module_name, _, name = class_path.rpartition(".")
-        module = importlib.import_module(module_name)
-        classes.append(getattr(module, name))
+    for stem in stems("backbones"):
+        path = find_path(f"configs/plugins/backbones/{stem}.yaml")
+        assert path is not None, "a stem is the name of a YAML"
+        spec = yaml.safe_load(path.read_text(encoding="utf-8"))
+        classes.append(resolve_name(spec["class_path"]))
     return classes
 
 

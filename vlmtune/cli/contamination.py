@@ -7,8 +7,8 @@ A benchmark whose file names images of another corpus is left out, and so are re
 training and test images are divided by their build.
 """
 
-import importlib
 import os
+import pkgutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -182,10 +182,8 @@ def _corpus(manifest: Manifest) -> str | None:
     if isinstance(reader, dict):
         paths.append(reader.get("class_path", ""))
     for path in paths:
-        module, _, name = path.rpartition(".")
-        if module.startswith("data_builders."):
-            builder = getattr(importlib.import_module(module), name)
-            corpus = getattr(builder, "corpus", None)
+        if path.startswith("data_builders."):
+            corpus = getattr(pkgutil.resolve_name(path), "corpus", None)
             if corpus is not None:
                 return corpus
     return None

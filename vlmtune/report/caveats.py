@@ -5,7 +5,6 @@ In: the runs of a report. Out: one sentence a caveat. Never: a change of a numbe
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from vlmtune.report.run_report import RunReport
@@ -140,8 +139,9 @@ def _few_clusters(rows: Sequence[Row]) -> list[str]:
 def _few_captions(head: Row, runs: Sequence[RunReport]) -> list[str]:
     """Benchmarks whose items have few captions, however many images."""
     sizes = set()
-    for result in chain.from_iterable(run.results for run in runs):
-        if result.benchmark != head.benchmark:
+    for run in runs:
+        result = run.of(head.benchmark)
+        if result is None:
             continue
         n = len(result.caption_sets)
         sets = len(set(result.caption_sets))

@@ -100,14 +100,13 @@ def compare_with_first(runs: Sequence[RunReport]) -> tuple[Comparison, ...]:
     first = baseline(runs)
     if first is None:
         return ()
-    base = {result.benchmark: result for result in runs[first].results}
     out = []
     for i, run in enumerate(runs):
         if i == first or run.text_only:
             continue
         for result in run.results:
-            base_result = base.get(result.benchmark)
-            out.append(_compare(i, result, base_result, run, runs[first]))
+            base = runs[first].of(result.benchmark)
+            out.append(_compare(i, result, base, run, runs[first]))
     return tuple(out)
 
 
@@ -186,11 +185,8 @@ def _varies(run: RunReport) -> bool:
 
 def _outcomes(run: RunReport, benchmark: str, repeated: bool) -> Float[Tensor, "S n"]:
     """The outcomes of each seed of a run; if `repeated`, those of each run of its measurement."""
-    results = []
-    for seed in seeds_of(run):
-        for result in seed.results:
-            if result.benchmark == benchmark:
-                results.append(result)
+    of_seeds = [seed.of(benchmark) for seed in seeds_of(run)]
+    results = list(filter(None, of_seeds))
     rows = [result.outcomes for result in results]
     if repeated and len(results) == 1:
         rows = list(results[0].runs)

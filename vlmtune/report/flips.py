@@ -77,11 +77,10 @@ def _compared(
 ) -> list[_Group]:
     """The items won and lost in each comparison."""
     first_name = runs[first].name
-    first_results = {result.benchmark: result for result in runs[first].results}
     out: list[_Group] = []
     for comparison in comparisons:
         result = comparison.result
-        first_result = first_results.get(result.benchmark)
+        first_result = runs[first].of(result.benchmark)
         # Only items that were tested in pairs are the same, and in the same order.
         if comparison.paired is None or first_result is None:
             continue

@@ -81,12 +81,10 @@ def _counterpart(
     for run in others:
         of_run = known.get(run.name, {})
         rows = of_run.get(name, ())
-        for result in run.results:
-            if result.benchmark != name:
-                continue
-            listed = _like(by_id, result, rows)
-            if listed:
-                return result, listed
+        result = run.of(name)
+        listed = () if result is None else _like(by_id, result, rows)
+        if listed:
+            return result, listed
     return None, ()
 
 

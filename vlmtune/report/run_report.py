@@ -148,21 +148,26 @@ class RunReport:
                 reason = f"{where}: {first['msg']}".removeprefix(": ")
         raise UserError(f"expected {expected} in {path}, got {reason}: {fix}")
 
-    def result(self, benchmark: str, version: str, convention: str) -> Result | None:
-        """Returns the result of a benchmark under one version and one convention, or None."""
+    def of(self, benchmark: str) -> Result | None:
+        """Returns the result of a benchmark, or None."""
         for result in self.results:
-            if result.definition == (benchmark, version, convention):
+            if result.benchmark == benchmark:
                 return result
         return None
 
+    def result(self, benchmark: str, version: str, convention: str) -> Result | None:
+        """Returns the result of a benchmark under one version and one convention, or None."""
+        result = self.of(benchmark)
+        is_same = result is not None and result.definition == (benchmark, version, convention)
+        return result if is_same else None
+
     def metric(self, benchmark: str, name: str) -> MetricValue:
         """Returns a metric; raises `UserError` if the run has none of this name."""
-        known: list[str] = []
-        for result in self.results:
-            if result.benchmark == benchmark and name in result.metrics:
-                return result.metrics[name]
-            known += result.metrics if result.benchmark == benchmark else ()
-        near = ", ".join(difflib.get_close_matches(name, known) or known[:5])
+        result = self.of(benchmark)
+        known = {} if result is None else result.metrics
+        if name in known:
+            return known[name]
+        near = ", ".join(difflib.get_close_matches(name, known) or list(known)[:5])
         hint = f", such as {near}" if near else ""
         raise UserError(
             f"expected {name} of {benchmark} in the report of {self.name!r}, got none: name "

@@ -78,9 +78,9 @@ class Trials:
         benchmark, _, _ = self.metric.partition("/")
         measured = set()
         for trial in self.trials:
-            for result in trial.report.results:
-                if result.benchmark == benchmark:
-                    measured.add((result.definition, result.items_digest))
+            result = trial.report.of(benchmark)
+            if result is not None:
+                measured.add((result.definition, result.items_digest))
         if len(measured) < 2:
             return ""
         return (
@@ -267,11 +267,10 @@ def _default_metric(searched: str, config: Mapping[str, Any], report: RunReport)
 
 def _reached(report: RunReport, name: str) -> MetricValue | None:
     benchmark, _, metric = name.partition("/")
-    for result in report.results:
-        key = metric or result.primary
-        if result.benchmark == benchmark and key in result.metrics:
-            return result.metrics[key]
-    return None
+    result = report.of(benchmark)
+    if result is None:
+        return None
+    return result.metrics.get(metric or result.primary)
 
 
 def trials_csv(trials: Trials) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 
 from PIL import Image
 
@@ -229,8 +229,7 @@ class _Download:
         if self.ledger.has_members(key):
             return
         log.info("%s: making %s", order.name, conversion.makes)
-        module, _, name = conversion.call.rpartition(".")
-        convert = getattr(import_module(module), name)
+        convert = resolve_name(conversion.call)
         output = self.root / conversion.makes
         of_person = {path for path in _files_of(output) if not self.ledger.wrote(path)}
         if output in of_person:  # a file that a person made takes its place

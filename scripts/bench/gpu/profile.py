@@ -24,10 +24,14 @@ STEPS, PROFILED = 8, 5  # of a training; the first step that is profiled
 SYNCHRONISES = "called a synchronizing CUDA operation"
 
 
-class Waits(Callback):
-    """Notes the lines at which two steps wait for the GPU."""
+class Profile(Callback):
+    """Notes where a step waits for the GPU, then profiles all steps from `PROFILED` on."""
 
     def __init__(self) -> None:
+        activities = [ProfilerActivity.CPU]
+        if DEVICE == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        self.profile = profile(activities=activities, acc_events=True)
         self.lines: Counter[str] = Counter()
         self.recorder: Any = None
         self.caught: Any = None
@@ -41,6 +45,8 @@ class Waits(Callback):
             self.caught = self.recorder.__enter__()
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
+        if batch_idx == PROFILED:
+            self.profile.start()
 
     @override
     def on_train_batch_end(
@@ -55,23 +61,6 @@ class Waits(Callback):
         self.recorder.__exit__(None, None, None)
         self.recorder = None
 
-
-class Profile(Callback):
-    """Profiles all steps from `PROFILED` on."""
-
-    def __init__(self) -> None:
-        activities = [ProfilerActivity.CPU]
-        if DEVICE == "cuda":
-            activities.append(ProfilerActivity.CUDA)
-        self.profile = profile(activities=activities, acc_events=True)
-
-    @override
-    def on_train_batch_start(
-        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
-    ) -> None:
-        if batch_idx == PROFILED:
-            self.profile.start()
-
     @override
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self.profile.stop()
@@ -81,8 +70,8 @@ def measure(training: Training, batch: int) -> None:
     """Prints the figures of one strategy."""
     batches = ready(batch) * STEPS
     alone = sorted(training.fit(batches))[STEPS // 2]
-    waits, profiled = Waits(), Profile()
-    training.fit(batches, [waits, profiled])
+    profiled = Profile()
+    training.fit(batches, [profiled])
     rows = profiled.profile.key_averages()
     count = STEPS - PROFILED
     launched = busy = waited = None
@@ -93,8 +82,8 @@ def measure(training: Training, batch: int) -> None:
         seconds = sum(row.self_device_time_total for row in kernels) / count / 1e6
         busy = 100 * seconds / alone
         launched = sum(row.count for row in kernels) / count
-        waited = sum(waits.lines.values())
-        for line, times in waits.lines.most_common():
+        waited = sum(profiled.lines.values())
+        for line, times in profiled.lines.most_common():
             print(f"    {times} at {line}")
         print(rows.table(sort_by="self_device_time_total", row_limit=12, max_name_column_width=60))
     title = f"{training.title}: the GPU is busy, of a step of {1000 * alone:.0f} ms"

@@ -136,12 +136,9 @@ def vision_tower(
     kind: type[HFImageTower] = HFImageTower,
 ) -> HFImageTower:
     """Makes the image tower of a vision model with the names of CLIP's."""
-    if embed is None:
-        embed = vision.embeddings
-    assert embed is not None
     blocks = vision.encoder.layers
     norm = vision.post_layernorm
-    return kind(embed, blocks, norm, head, dtype, special)
+    return kind(embed or vision.embeddings, blocks, norm, head, dtype, special)
 
 
 @dataclass(eq=False)
