@@ -169,8 +169,8 @@ class Backbone(Configured, nn.Module, ABC):
 
     Attributes:
         abilities: What models of this class can do, from which errors advise a backbone.
-        preprocess: Turns an RGB image into pixel values. Worker processes get it, so it is no
-            method: a bound one would carry the weights into each.
+        preprocess: Turns an RGB image into pixel values. Worker processes get it: a bound method
+            would carry the weights into each.
         embed_dim: d, width of the shared embedding space.
         image_width: w of the image tokens.
         text_width: w of the text tokens.
