@@ -37,6 +37,14 @@ def test_every_part_ends_with_the_lines_of_a_card(tmp_path):
     assert not lines(card["parts"]) - lines(measured)
 
 
+def test_wheels_are_named_with_their_versions(monkeypatch, capsys):
+    from scripts.bench.gpu.__main__ import main
+
+    monkeypatch.setattr(sys, "argv", ["gpu", "--wheels"])
+    main()
+    assert "webdataset==" in capsys.readouterr().out
+
+
 def test_the_table_is_that_of_the_figures():
     table = page.table([ROOT / "docs/results/gpu.json"])
     assert table in (ROOT / "docs/costs.md").read_text()

@@ -1,14 +1,18 @@
 """Runs every benchmark on a GPU within some minutes; prints one table and writes it as JSON.
 
 Each part is a script, in a process of its own with a limit of time, so a part that fails or
-hangs costs no other part. Without a GPU the same parts run on one thread at tiny sizes, which shows
-that they work and measures nothing; "-" stands for what only a GPU has.
+hangs costs no other part. `--wheels` names the packages that a machine with
+PyTorch for CUDA may lack; they are carried there beforehand. Without a GPU the same parts run on
+one thread at tiny sizes, which shows that they work and measures nothing; "-" stands for what only
+a GPU has.
 
     python -m scripts.bench.gpu [--minutes 8] [--parts card agreement ...] [--out gpu.json]
+    python -m scripts.bench.gpu --wheels
 """
 
 import argparse
 import importlib
+import importlib.metadata
 import json
 import multiprocessing
 import os
@@ -23,8 +27,25 @@ from typing import Any, NamedTuple
 os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 
 import torch
+from packaging.utils import canonicalize_name
 
 FORK = multiprocessing.get_context("fork")
+WHEELS = (
+    "annotated-types",
+    "braceexpand",
+    "docstring-parser",
+    "faiss-cpu",
+    "ftfy",
+    "importlib-resources",
+    "jsonargparse",
+    "open-clip-torch",
+    "pydantic",
+    "pydantic-core",
+    "typeshed-client",
+    "typing-inspection",
+    "wcwidth",
+    "webdataset",
+)
 
 
 class Part(NamedTuple):
@@ -158,12 +179,21 @@ def arguments() -> argparse.Namespace:
         "--parts", nargs="+", choices=names, default=names, metavar="PART", help="in this order"
     )
     parser.add_argument("--out", type=Path, default=Path("gpu.json"))
+    parser.add_argument("--wheels", action="store_true", help="name the packages to carry, and end")
     return parser.parse_args()
 
 
 def main() -> None:
     """Runs the chosen parts, in their order."""
     chosen = arguments()
+    if chosen.wheels:
+        # A package's metadata may spell its name with underscores.
+        versions: dict[str, str] = {}
+        for package in importlib.metadata.distributions():
+            versions[canonicalize_name(package.name)] = package.version
+        for name in WHEELS:
+            print(f"{name}=={versions[name]}" if name in versions else name)
+        return
     began = time.monotonic()
     tiny = not torch.cuda.is_available()
     device = "CPU, at tiny sizes"
