@@ -124,6 +124,13 @@ class Benchmark(Configured, ABC, Generic[I]):
     def evaluate(self, scores: Float[Tensor, "P"] | Float[Tensor, "N M"]) -> Result:
         """Turns finite scores on the CPU, in the order of `items.pairs`, into numbers."""
 
+    def outputs(self, labels: Sequence[str]) -> Sequence[int] | None:
+        """The class of an image classifier, by its position in `labels`, of each candidate.
+
+        None where the candidates are captions, which no classifier of images has as classes.
+        """
+        return None
+
     # -- what all share ------------------------------------------------------------------------
 
     @cached_property

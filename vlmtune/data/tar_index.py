@@ -29,6 +29,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,7 +37,9 @@ from vlmtune.data.schema import ShardInfo
 from vlmtune.data.tar_records import Damage, RawRecord, Shard, locate_records, read_members
 from vlmtune.errors import UserError
 from vlmtune.storage.files import regular, sha256_of, write_atomically
-from vlmtune.storage.remote.folder import RemoteFile, RemoteFolder
+
+if TYPE_CHECKING:  # most tars are on a disk
+    from vlmtune.storage.remote.folder import RemoteFile, RemoteFolder
 
 VERSION = 4
 SUFFIX = ".offsets.npz"
@@ -223,9 +226,9 @@ class OpenTars:
 
     def expect(self, shards: Sequence[Shard]) -> None:
         """Downloads the first of the remote tars that come next; other remote tars are closed."""
-        coming = [shard for shard in shards if isinstance(shard, RemoteFile)]
+        coming = _remote(shards)
         # A tar that is open is in use, so the cache cannot remove it for the next one.
-        for shard in self._remote():
+        for shard in _remote(self._open):
             if shard not in coming:
                 self._close(shard)
         self._folders |= {shard.folder for shard in coming}
@@ -256,7 +259,7 @@ class OpenTars:
             while len(self._open) >= OPEN_TARS:
                 least_recent = next(iter(self._open))
                 self._close(least_recent)
-            if isinstance(shard, RemoteFile):
+            if not isinstance(shard, Path):
                 self._make_room(shard)
             with ExitStack() as stack:
                 file = stack.enter_context(shard.open("rb", buffering=0))
@@ -270,18 +273,19 @@ class OpenTars:
         _, descriptor, index = self._open[shard]
         return descriptor, index
 
-    def _make_room(self, shard: RemoteFile) -> None:
+    def _make_room(self, shard: "RemoteFile") -> None:
         """Closes other remote tars until the cache can take another one."""
         if not shard.fits:
             shard.folder.free()  # what is read now comes before what is read ahead
-        for other in self._remote():
+        for other in _remote(self._open):
             if shard.fits:
                 return
             self._close(other)
 
-    def _remote(self) -> list[RemoteFile]:
-        return [shard for shard in self._open if isinstance(shard, RemoteFile)]
-
     def _close(self, shard: Shard) -> None:
         stack, _, _ = self._open.pop(shard)
         stack.close()
+
+
+def _remote(shards: Iterable[Shard]) -> "list[RemoteFile]":
+    return [shard for shard in shards if not isinstance(shard, Path)]

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from webdataset.tariterators import group_by_keys
 
-from vlmtune.storage.remote.folder import RemoteFile
+if TYPE_CHECKING:  # most tars are on a disk
+    from vlmtune.storage.remote.folder import RemoteFile
 
-Shard = Path | RemoteFile
+Shard: TypeAlias = "Path | RemoteFile"
 """A tar: both have a name, and open for reading."""
 TEXTS = ("json", "txt")
 """Ends of the names of members that are read even where images are not."""

@@ -15,7 +15,6 @@ from typing import NamedTuple, TypeVar
 
 from vlmtune.benchmarks.base import Benchmark, check_images, files_from
 from vlmtune.benchmarks.pair_scorer import Embedder, MatrixFunction, PairScorer, pair_scorer
-from vlmtune.benchmarks.rules.classification import Classification
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import ImageFileError, UserError
 from vlmtune.evaluation.class_scorer import ClassScorer
@@ -221,7 +220,7 @@ def _check_image_model(benchmark: Benchmark, scorer: PairScorer | None) -> None:
     if not isinstance(scorer, Scorer) or scorer.backbone.encodes_texts:
         return
     outputs = None
-    if isinstance(scorer, ClassScorer) and isinstance(benchmark, Classification):
+    if isinstance(scorer, ClassScorer):
         outputs = benchmark.outputs(scorer.labels)
     if outputs is not None:
         return

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vlmtune.adapters.base import Adapter
-from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.trained_state import trained_values
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.base import Backbone
@@ -112,6 +111,8 @@ class Model:
 
         A matching head without contrastive scores stays one, with frozen weights.
         """
+        from vlmtune.adapters.matching import Matching  # few models score by fusion alone
+
         backbone = instantiate(self.backbone.spec(), Backbone)
         adapter = Matching() if isinstance(self.embeds, Matching) else ZeroShot()
         adapter.attach(backbone)

@@ -11,7 +11,6 @@ import torch
 import yaml
 
 from vlmtune.adapters.base import Adapter
-from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.zero_shot import ImagesAlone, ZeroShot
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.state_dicts import SUFFIXES
@@ -338,6 +337,8 @@ def attached(spec: dict[str, Spec], texts: bool = True) -> tuple[Backbone, Adapt
         adapter = instantiate(spec["adapter"], Adapter)
     # ViLT, BLIP-2 and LLaVA embed no image, so their fusion scores.
     elif backbone.fits(POOLED, "image") is not None and backbone.fusion is not None:
+        from vlmtune.adapters.matching import Matching  # most models embed images and texts
+
         adapter = Matching(blocks=0)
     elif backbone.encodes_texts:
         adapter = ZeroShot()

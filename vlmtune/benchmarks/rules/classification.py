@@ -79,13 +79,6 @@ class Classification(Benchmark[ClassItems]):
     def candidates(self, group: str) -> Sequence[Candidate]:
         """The candidates of a group; of every group without `bank_per_group`."""
 
-    def outputs(self, labels: Sequence[str]) -> Sequence[int] | None:
-        """The class of an image classifier, by its position in `labels`, of each candidate.
-
-        None where the candidates are captions, which no classifier of images has as classes.
-        """
-        return None
-
     def group_clusters(self, group: str, items: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
         """The clusters of the items of a group."""
         return self.items.clusters[items]

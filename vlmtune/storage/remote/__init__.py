@@ -4,3 +4,5 @@ In: folders in remote storage. Out: whole and checked local files. Never: what t
 
 `address` names remote files, `download` gets one, `cache` keeps them, `folder` joins the three.
 """
+
+CACHE_BYTES = 50 * 2**30  # of local copies

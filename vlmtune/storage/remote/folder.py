@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from vlmtune.errors import UserError
+from vlmtune.storage.remote import CACHE_BYTES
 from vlmtune.storage.remote.address import Address
 from vlmtune.storage.remote.cache import FileCache
 from vlmtune.storage.remote.download import (
@@ -29,7 +30,6 @@ from vlmtune.storage.remote.download import (
 )
 
 CACHE = "~/.cache/vlmtune/shards"
-CACHE_BYTES = 50 * 2**30
 FORGIVEN = 300.0
 """Seconds after which a reader asks again for a file that could not be downloaded."""
 log = logging.getLogger("vlmtune")
