@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from data_builders.worlds.scenes import shading
 from data_builders.worlds.scenes.geometry import CUT, NORMAL, dot3
 from data_builders.worlds.scenes.scene import (
     COLORS,
@@ -28,22 +29,12 @@ from data_builders.worlds.scenes.scene import (
     dot,
     subtract,
 )
-from data_builders.worlds.scenes.shading import (
-    NO_SHADOW,
-    backdrop,
-    light_direction,
-    shadow,
-    shadow_row,
-    streak,
-    surface,
-    texture,
-)
 from vlmtune.errors import UserError
 
 _SAMPLES_PER_CHUNK = {"cpu": 1 << 19, "cuda": 1 << 23}
 _CASTERS = 2  # maximum number of shadows on one object
 _ROW = 24  # table columns before the casters' rows
-_CASTER_ROW = len(NO_SHADOW)
+_CASTER_ROW = len(shading.NO_SHADOW)
 
 
 @dataclass(frozen=True)
@@ -135,14 +126,14 @@ def _casters(scene: Scene, index: int, light: Vector,
     rows: list[float] = []
     scale = 1.0 / obj.radius
     for _, other, offset in near[:_CASTERS]:
-        row = shadow_row(other, _local(offset, axes, scale), _local(light, axes))
+        row = shading.shadow_row(other, _local(offset, axes, scale), _local(light, axes))
         row[3:5] = row[3] * obj.radius, row[4] * obj.radius
         rows += row
-    return rows + NO_SHADOW * (_CASTERS - len(near[:_CASTERS]))
+    return rows + shading.NO_SHADOW * (_CASTERS - len(near[:_CASTERS]))
 
 
 def _item(scene: Scene, image: int, slot: int, width: int) -> _Item:
-    obj, light, view = scene.objects[slot], light_direction(scene), scene.view
+    obj, light, view = scene.objects[slot], shading.light_direction(scene), scene.view
     axes, scale = _axes(obj), 1.0 / obj.radius
     casters = _casters(scene, slot, light, axes)
     row = [
@@ -197,7 +188,7 @@ def _lit(hits: _Hits, table: Tensor) -> Tensor:
     for k in range(_CASTERS):
         start = _ROW + k * _CASTER_ROW
         rows = table[start : start + _CASTER_ROW].index_select(1, item)
-        left = left * (1.0 - shadow(p, rows.unbind(0)))
+        left = left * (1.0 - shading.shadow(p, rows.unbind(0)))
     return lit.index_copy_(0, shaded, left)
 
 
@@ -207,10 +198,10 @@ def _shade(hits: _Hits, table: Tensor) -> Tensor:
     metal, pattern = c[21], c[22]
     offset = c[:3] - hits.point
     view = offset * (1.0 / dot3(offset, offset).sqrt())
-    color = c[18:21] * texture(hits.point, pattern)
+    color = c[18:21] * shading.texture(hits.point, pattern)
     lit = _lit(hits, table)
-    shaded = surface(color, metal, hits.normal, view, c[12:15], c[15:18], lit)
-    return shaded + 0.35 * metal * streak(hits.point, view)
+    shaded = shading.surface(color, metal, hits.normal, view, c[12:15], c[15:18], lit)
+    return shaded + 0.35 * metal * shading.streak(hits.point, view)
 
 
 def _box_pool(values: Tensor, size: int, samples: int) -> Tensor:
@@ -261,7 +252,7 @@ def _chunk(scenes: Sequence[Scene], size: int, samples: int,
     uncovered = _box_pool(nearest.isinf().to(torch.float32), size, samples)
     front = nearest.new_zeros((3, len(nearest)))
     front.index_copy_(1, sample, _shade(hits, table)[:, won].clamp(0.0, 1.0))
-    channels = _box_pool(front, size, samples) + uncovered * backdrop(scenes, size, device)
+    channels = _box_pool(front, size, samples) + uncovered * shading.backdrop(scenes, size, device)
     images = (channels.permute(1, 2, 3, 0) * 255.0 + 0.5).clamp(0.0, 255.0).to(torch.uint8)
     counts = [len(scene.objects) for scene in scenes]
     real = [k for k, item in enumerate(items) if counts[item.image]]

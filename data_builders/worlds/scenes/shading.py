@@ -170,11 +170,10 @@ def backdrop(scenes: Sequence[Scene], size: int, device: torch.device) -> Tensor
     # Where the ray of a pixel meets the floor; the camera has no roll, so depth varies by row.
     views = [scene.view for scene in scenes]
     cameras = [[*v.position, *v.right, *v.up, *v.forward] for v in views]
-    columns = _by_image(torch.tensor(cameras, device=device))
-    px, py, pz, rx, ry, _, ux, uy, uz, fx, fy, fz = columns
-    t = pz / (-(fz + v * uz)).clamp_min(0.05)
-    x = (px + t * (fx + v * ux)) + t * rx * u
-    y = (py + t * (fy + v * uy)) + t * ry * u
+    columns = torch.tensor(cameras, device=device).t()
+    position, right, up, forward = columns.reshape(4, 3, -1, 1, 1)
+    t = position[2] / (-(forward[2] + v * up[2])).clamp_min(0.05)
+    x, y, _ = (position + t * (forward + v * up)) + t * right * u
     patterns = torch.tensor([_PATTERN[scene.floor] for scene in scenes], device=device)
     shade = floor_pattern(x, y, _by_image(patterns)) * _floor_light(scenes, x, y)
     edge = torch.tensor(list(map(_edge, scenes)), device=device).view(-1, 1, 1)

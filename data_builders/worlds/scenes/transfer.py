@@ -36,20 +36,8 @@ from data_builders.worlds.scenes.image_files import (
     render_files,
     sub_seed,
 )
-from data_builders.worlds.scenes.sampling import WorldSpec
-from data_builders.worlds.scenes.scene import (
-    COLORS,
-    MATERIALS,
-    MAX_OBJECTS,
-    SHAPES,
-    SIZES,
-    TEXTURES,
-    Color,
-    Material,
-    Rays,
-    Shape,
-    Side,
-)
+from data_builders.worlds.scenes.sampling import DEFAULT, WorldSpec
+from data_builders.worlds.scenes.scene import MAX_OBJECTS, Color, Material, Rays, Shape, Side
 from data_builders.worlds.scenes.series import Canvas, SceneSeries, Series
 from data_builders.worlds.scenes.statements import Noun
 from data_builders.worlds.scenes.transfer_forms import WORDINGS, exchanged, of_shape
@@ -64,7 +52,7 @@ from data_builders.worlds.scenes.transfer_scenes import (
 from vlmtune.storage.files import write_text
 
 _DESCRIPTIONS = 10  # descriptions of single objects to choose from
-_PATTERNS = tuple(texture for texture in TEXTURES if texture != "plain")
+_PATTERNS = tuple(texture for texture in DEFAULT.textures if texture != "plain")
 _OF_SHAPE = 6  # with two objects of another shape eight
 _TO = 3  # largest number of objects in a training scene
 Images = Sequence[SceneImage]
@@ -120,13 +108,12 @@ class TransferBuilder(Builder):
         self.items, self.seed, self.processes = items, seed, processes
         self.canvas = Canvas(image_size, samples, device)
         self.unread_shapes, self.unread_materials = tuple(unread_shapes), tuple(unread_materials)
-        colors = tuple(color for color in COLORS if color not in unread_colors)
-        shapes = tuple(shape for shape in SHAPES if shape not in unread_shapes)
-        read = [material for material in MATERIALS if material not in unread_materials]
+        colors = tuple(color for color in DEFAULT.colors if color not in unread_colors)
+        shapes = tuple(shape for shape in DEFAULT.shapes if shape not in unread_shapes)
+        read = [material for material in DEFAULT.materials if material not in unread_materials]
         # Scenes of two or three large plain objects, as training's.
-        self.world = WorldSpec(
-            2, _TO, materials=tuple(read) or MATERIALS, textures=("plain",), sizes=("large",)
-        )
+        usual = tuple(read) or DEFAULT.materials
+        self.world = WorldSpec(2, _TO, materials=usual, textures=("plain",), sizes=("large",))
         self.unseen = unseen_compositions(unseen, colors, shapes)
         self.unread = frozenset(itertools.product(unread_colors, shapes))
         self.trained = replace(self.world, colors=colors, shapes=shapes, forbidden=self.unseen)
@@ -204,11 +191,11 @@ class TransferBuilder(Builder):
                 parts[name] = TransferPart(pairs, rows, 4 * self.items)
         usual = self.trained
         unread: dict[str, tuple[WorldSpec, Form]] = {
-            "sizes": (replace(usual, sizes=tuple(SIZES)), partial(exchanged, kind="size")),
+            "sizes": (replace(usual, sizes=DEFAULT.sizes), partial(exchanged, kind="size")),
             "textures": (replace(usual, textures=_PATTERNS), partial(exchanged, kind="texture")),
         }
         if self.unread_materials:
-            spec = replace(usual, materials=MATERIALS)
+            spec = replace(usual, materials=DEFAULT.materials)
             unread["materials"] = spec, partial(exchanged, kind="material")
         for shape in self.unread_shapes:
             spec = replace(usual, shapes=(*usual.shapes, shape))
@@ -219,7 +206,7 @@ class TransferBuilder(Builder):
         return parts
 
     def _numbers(self) -> dict[str, TransferPart]:
-        full = replace(self.world, sizes=tuple(SIZES), min_objects=1, max_objects=MAX_OBJECTS)
+        full = replace(self.world, sizes=DEFAULT.sizes, min_objects=1, max_objects=MAX_OBJECTS)
         parts = {}
         for name, most, of_one in (("objects", MAX_OBJECTS, False), ("shapes", _OF_SHAPE, True)):
             series = CountedScenes(full, self._seed(name), most, of_one)
@@ -231,7 +218,7 @@ class TransferBuilder(Builder):
     def _scenes(self) -> dict[str, TransferPart]:
         """The sentences of training on other scenes."""
         usual = self.trained
-        many = replace(usual, min_objects=4, max_objects=MAX_OBJECTS, sizes=tuple(SIZES))
+        many = replace(usual, min_objects=4, max_objects=MAX_OBJECTS, sizes=DEFAULT.sizes)
         two = replace(usual, max_objects=2)
         textured = replace(usual, textures=_PATTERNS)
         small = replace(usual, sizes=("small",))
@@ -254,7 +241,7 @@ class TransferBuilder(Builder):
 
     def _single(self) -> TransferPart:
         alone = replace(self.world, min_objects=1, max_objects=1)
-        alone = replace(alone, sizes=tuple(SIZES), textures=TEXTURES)
+        alone = replace(alone, sizes=DEFAULT.sizes, textures=DEFAULT.textures)
         series = SceneSeries(alone, self._seed("single"))
         return TransferPart(series, partial(_single, spec=alone, seed=self.seed), self.items)
 
