@@ -231,7 +231,7 @@ _STRUCTURES: Mapping[str, Form] = {
 }
 # "a red cube and a blue sphere" and "a red cube behind a cone", as training writes them.
 TRAINED: Mapping[str, Form] = {
-    "colours": partial(SceneContext.exchanged_colours, write=both),
+    "colours": partial(SceneContext.exchanged, write=both),
     "relations": partial(_both_ways, template="{a} {phrase} {b}"),
 }
 FORMS: Mapping[str, Form] = {
@@ -241,7 +241,7 @@ FORMS: Mapping[str, Form] = {
     "not related": partial(one_side, template="the {a} is not {fails} the {b}"),
     "first of two relations": partial(_two_relations, inverted=0),
     "second of two relations": partial(_two_relations, inverted=1),
-    "predicate": partial(SceneContext.exchanged_colours, write=_predicated),
+    "predicate": partial(SceneContext.exchanged, write=_predicated),
     "not coloured": _not_coloured,
     "absent": _absent,
 }

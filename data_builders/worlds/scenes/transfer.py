@@ -26,7 +26,7 @@ from data_builders.text_files import csv_table, write_json
 from data_builders.worlds.scenes.captions import clear_relation, counting
 from data_builders.worlds.scenes.compositions import Unseen, swaps, unseen_compositions
 from data_builders.worlds.scenes.formats import clevr
-from data_builders.worlds.scenes.formats.context import Form, contexts
+from data_builders.worlds.scenes.formats.context import Form, SceneContext, contexts
 from data_builders.worlds.scenes.held_out import COLUMNS, FORMS, TRAINED, abilities_of, described
 from data_builders.worlds.scenes.image_files import (
     SceneImage,
@@ -40,7 +40,7 @@ from data_builders.worlds.scenes.sampling import DEFAULT, WorldSpec
 from data_builders.worlds.scenes.scene import MAX_OBJECTS, Color, Material, Rays, Shape, Side
 from data_builders.worlds.scenes.series import Canvas, SceneSeries, Series
 from data_builders.worlds.scenes.statements import Noun
-from data_builders.worlds.scenes.transfer_forms import WORDINGS, exchanged, of_shape
+from data_builders.worlds.scenes.transfer_forms import WORDINGS, of_shape
 from data_builders.worlds.scenes.transfer_scenes import (
     CountedScenes,
     EqualScenes,
@@ -189,7 +189,7 @@ class TransferBuilder(Builder):
                 pairs = RelatedPairs(self.world, self._seed(name), chosen)
                 rows = partial(_recombined, series=pairs, dimension=f"{name} words")
                 parts[name] = TransferPart(pairs, rows, 4 * self.items)
-        usual = self.trained
+        usual, exchanged = self.trained, partial(SceneContext.exchanged, write=both)
         unread: dict[str, tuple[WorldSpec, Form]] = {
             "sizes": (replace(usual, sizes=DEFAULT.sizes), partial(exchanged, kind="size")),
             "textures": (replace(usual, textures=_PATTERNS), partial(exchanged, kind="texture")),

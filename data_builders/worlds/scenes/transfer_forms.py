@@ -25,11 +25,7 @@ from data_builders.worlds.scenes.statements import (
 
 def _of_colours(context: SceneContext, template: str) -> Sentences | None:
     """The colours of two objects, against both exchanged; `{shape}` and `{color}` are one's."""
-
-    def write(first: Noun, second: Noun) -> str:
-        return template.format(**colour_fields(first, second))
-
-    return context.exchanged_colours(write)
+    return context.exchanged(lambda *nouns: template.format(**colour_fields(*nouns)))
 
 
 def _not_another_colour(context: SceneContext) -> Sentences | None:
@@ -122,13 +118,6 @@ def _neither(context: SceneContext) -> Sentences | None:
     true = f"there is no {missing[0]} and no {missing[1]}"
     first, second = context.shuffled((missing[0], present[0]))
     return true, f"there is no {first} and no {second}"
-
-
-def exchanged(context: SceneContext, kind: str) -> Sentences | None:
-    """Writes "a small cube and a large cone", against the values of `kind` exchanged."""
-    for true, false in context.exchanges(kind):
-        return both(*true), both(*false)
-    return None
 
 
 def of_shape(context: SceneContext, shape: str) -> Sentences | None:

@@ -69,12 +69,14 @@ class SceneContext:
             if exchanged is not None:
                 yield exchanged
 
-    def exchanged_colours(self, write: Callable[[Noun, Noun], str]) -> tuple[str, str] | None:
-        """Writes about two nouns, and about the same with their colours exchanged.
+    def exchanged(
+        self, write: Callable[[Noun, Noun], str], kind: str = "color"
+    ) -> tuple[str, str] | None:
+        """Writes about two nouns, and about the same with their colours, or so, exchanged.
 
         The second sentence is false, but states no forbidden composition.
         """
-        for true, false in self.exchanges("color"):
+        for true, false in self.exchanges(kind):
             if self.allows(*false):
                 return write(*true), write(*false)
         return None

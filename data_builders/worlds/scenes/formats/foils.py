@@ -111,10 +111,8 @@ def _addition(context: SceneContext) -> Sentences | None:
 def _exchanged(context: SceneContext) -> Sentences | None:
     """Writes "a metal cube and a rubber sphere" against both exchanged; not colours (Cola has)."""
     kinds = [kind for kind in context.kinds if kind != "color"]
-    for kind in context.shuffled(kinds):
-        for true, false in context.exchanges(kind):
-            return both(*true), both(*false)
-    return None
+    written = (context.exchanged(both, kind) for kind in context.shuffled(kinds))
+    return next(filter(None, written), None)
 
 
 def _sides(context: SceneContext) -> Sentences | None:
@@ -195,5 +193,5 @@ def _sentences(context: SceneContext) -> Sentences | None:
 
 _WRITERS: tuple[Form, ...] = (
     *(_count, _presence, _negation, _addition, _exchanged),
-    partial(SceneContext.exchanged_colours, write=_textured),
+    partial(SceneContext.exchanged, write=_textured),
 )

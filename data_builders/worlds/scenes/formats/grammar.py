@@ -250,7 +250,7 @@ def _colours(context: SceneContext) -> Sentences | None:
     def write(first: Noun, second: Noun) -> str:
         return template.format(**_objects(articles, first, second), **colour_fields(first, second))
 
-    sentences = context.exchanged_colours(write)
+    sentences = context.exchanged(write)
     return None if sentences is None else _framed(context, *sentences)
 
 
