@@ -79,10 +79,6 @@ class Noun:
         return " ".join([*words, self.shape])
 
 
-Exchanged = tuple[tuple[Noun, Noun], tuple[Noun, Noun]]
-"""Two nouns, and the same with an attribute exchanged."""
-
-
 def stated_attributes(spec: WorldSpec) -> dict[str, tuple[str, ...]]:
     """Returns the attributes that vary in a world and their values; "plain" is never stated."""
     stated = {}
@@ -170,19 +166,6 @@ def colour_fields(first: Noun, second: Noun) -> dict[str, str | None]:
         "other": second.shape,
         "hue": second.get("color"),
     }
-
-
-def exchange(scene: Scene, i: int, j: int, kind: str) -> Exchanged | None:
-    """The nouns of two objects, and those with one attribute exchanged, or None if not false."""
-    a, b = scene.objects[i], scene.objects[j]
-    values = getattr(a, kind), getattr(b, kind)
-    if a.shape == b.shape or "plain" in values:
-        return None
-    first, second = Noun.of(a, [kind]), Noun.of(b, [kind])
-    swapped = first.replaced(kind, values[1]), second.replaced(kind, values[0])
-    if exists(scene, *swapped) is not False:
-        return None
-    return (first, second), swapped
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def _neither(context: SceneContext) -> Sentences | None:
 
 def of_shape(context: SceneContext, shape: str) -> Sentences | None:
     """Writes "a red torus and a blue cone" of a torus and another, against colours exchanged."""
-    for true, false in context.exchanges("color"):
+    for (true, false), *_ in context.exchanges("color"):
         if shape in [noun.shape for noun in true]:
             return both(*true), both(*false)
     return None

@@ -55,12 +55,10 @@ def attribution(scenes: SuiteScenes) -> list[Row]:
     """Rows: "the red cube and the blue sphere"; the false caption exchanges the attributes."""
 
     def write(context: SceneContext) -> tuple[Captions, list[str | None], int, int] | None:
-        exchanged = context.any_exchange()
-        if exchanged is None:
-            return None
-        ((a, b), (c, d)), i, j, kind = exchanged
-        captions = f"the {a} and the {b}", f"the {c} and the {d}"
-        return captions, [a.get(kind), b.get(kind)], i, j
+        for ((a, b), (c, d)), i, j, kind in context.exchanges(*context.kinds):
+            captions = f"the {a} and the {b}", f"the {c} and the {d}"
+            return captions, [a.get(kind), b.get(kind)], i, j
+        return None
 
     rows = []
     for image, (captions, values, i, j) in scenes.rows("aro attribution", write):

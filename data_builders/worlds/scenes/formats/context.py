@@ -16,16 +16,17 @@ from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS, Scene, SceneObject
 from data_builders.worlds.scenes.statements import (
     Edge,
-    Exchanged,
     Noun,
     clear_relations,
-    exchange,
+    exists,
     object_count,
     relation_holds,
     stated_attributes,
 )
 
 T = TypeVar("T")
+Exchanged = tuple[tuple[Noun, Noun], tuple[Noun, Noun]]
+"""Two nouns, and the same with an attribute exchanged."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,21 @@ class SceneContext:
         edges = self.shuffled(clear_relations(self.scene))
         return [(nouns[i], name, nouns[j]) for i, name, j in edges]
 
-    def exchanges(self, kind: str) -> Iterator[Exchanged]:
-        """Yields two nouns, and the same with an attribute exchanged, which is false."""
-        pairs = list(permutations(range(len(self.scene.objects)), 2))
-        for i, j in self.shuffled(pairs):
-            exchanged = exchange(self.scene, i, j, kind)
-            if exchanged is not None:
-                yield exchanged
+    def exchanges(self, *kinds: str) -> Iterator[tuple[Exchanged, int, int, str]]:
+        """Yields the nouns of objects i and j, and the same with an attribute of a kind exchanged.
+
+        What is exchanged is false. In random order.
+        """
+        pairs = permutations(range(len(self.scene.objects)), 2)
+        for (i, j), kind in self.shuffled(list(product(pairs, kinds))):
+            a, b = self.scene.objects[i], self.scene.objects[j]
+            values = getattr(a, kind), getattr(b, kind)
+            if a.shape == b.shape or "plain" in values:
+                continue
+            first, second = Noun.of(a, [kind]), Noun.of(b, [kind])
+            swapped = first.replaced(kind, values[1]), second.replaced(kind, values[0])
+            if exists(self.scene, *swapped) is False:
+                yield ((first, second), swapped), i, j, kind
 
     def exchanged(
         self, write: Callable[[Noun, Noun], str], kind: str = "color"
@@ -76,18 +85,9 @@ class SceneContext:
 
         The second sentence is false, but states no forbidden composition.
         """
-        for true, false in self.exchanges(kind):
+        for (true, false), *_ in self.exchanges(kind):
             if self.allows(*false):
                 return write(*true), write(*false)
-        return None
-
-    def any_exchange(self) -> tuple[Exchanged, int, int, str] | None:
-        """Returns the nouns of objects i and j, and the same with any one attribute exchanged."""
-        pairs = permutations(range(len(self.scene.objects)), 2)
-        for (i, j), kind in self.shuffled(list(product(pairs, self.kinds))):
-            exchanged = exchange(self.scene, i, j, kind)
-            if exchanged is not None:
-                return exchanged, i, j, kind
         return None
 
     def lacking(self, noun: Noun, kind: str) -> Noun | None:

@@ -42,11 +42,9 @@ def _replace_attribute(context: SceneContext) -> Captions | None:
 
 
 def _swap_attribute(context: SceneContext) -> Captions | None:
-    exchanged = context.any_exchange()
-    if exchanged is None:
-        return None
-    true, false = exchanged[0]
-    return both(*true), both(*false)
+    for (true, false), *_ in context.exchanges(*context.kinds):
+        return both(*true), both(*false)
+    return None
 
 
 def _add_object(context: SceneContext) -> Captions | None:

@@ -1,10 +1,12 @@
+import random
+
 import pytest
 
+from data_builders.worlds.scenes.formats.context import SceneContext
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import Scene, SceneObject, camera
 from data_builders.worlds.scenes.statements import (
     Noun,
-    exchange,
     exists,
     relation_holds,
     stated_attributes,
@@ -51,13 +53,15 @@ def test_three_truths_of_a_relation_and_of_nouns_with_different_objects():
 
 
 def test_an_exchange_must_make_both_false():
-    assert exchange(SCENE, 0, 1, "color") == (
+    context = SceneContext(SCENE, WorldSpec(), random.Random(0))
+    found = {(i, j): nouns for nouns, i, j, _ in context.exchanges("color")}
+    assert found.keys() == {(0, 1), (1, 0), (1, 2), (2, 1)}  # 0 and 2 are both cubes
+    assert found[0, 1] == (
         (Noun("cube", RED), Noun("cone", BLUE)),
         (Noun("cube", BLUE), Noun("cone", RED)),
     )
-    assert exchange(SCENE, 0, 2, "color") is None  # both are cubes
-    assert exchange(SCENE, 0, 1, "material") is None  # both are of rubber
-    assert exchange(SCENE, 0, 1, "texture") is None  # nobody says plain
+    # All are of rubber, and nobody says plain.
+    assert not list(context.exchanges("material", "texture"))
 
 
 @pytest.mark.parametrize(
