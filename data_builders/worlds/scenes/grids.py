@@ -8,7 +8,6 @@ Shapes stand for animals and classes, floors for backgrounds, colours for textur
 import itertools
 import random
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -42,10 +41,6 @@ class Grid(Series):
 
     count: int = 2
 
-    def first(self, values: Sequence[str]) -> tuple[str, ...]:
-        """Returns the first values of a factor."""
-        return tuple(values[: self.count])
-
     @abstractmethod
     def files(self) -> tuple[str, ...]:
         """Returns the image file of each cell, relative to the images folder."""
@@ -78,8 +73,8 @@ class SparGrid(Grid):
         groups = [("Default", "Default", "left", "right"), ("Default", "Default", "bottom", "top")]
         if {"blue", "red"} <= set(self.spec.colors):
             groups.append(("Blue", "Red", "left", "right"))
-        names = BLANK, *self.first(self.spec.shapes)
-        grid = itertools.product(groups, self.first(self.spec.floors), names, names)
+        names = BLANK, *self.spec.shapes[: self.count]
+        grid = itertools.product(groups, self.spec.floors[: self.count], names, names)
         cells = [SparCell(*group, world, first, second) for group, world, first, second in grid]
         return cells * self.repeats
 
@@ -189,8 +184,7 @@ class AnimalGrid(Grid):
         """All combinations; textures are the default one and up to two colours."""
         # The first colour is that of the default texture.
         textures = ["Default", *(color.capitalize() for color in self.spec.colors[1:3])]
-        shapes = self.first(self.spec.shapes)
-        floors = self.first(self.spec.floors)
+        shapes, floors = self.spec.shapes[: self.count], self.spec.floors[: self.count]
         scales, yaws = (0.7, 1.0, 1.3), (0, 45)
         grid = itertools.product(floors, shapes, scales, yaws, textures)
         return [AnimalCell(*cell) for cell in grid]

@@ -6,6 +6,7 @@ In: a spec, a seed and indices. Out: scenes with images, each by its index alone
 import itertools
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -47,27 +48,24 @@ class Series(ABC):
         """
         length = self.scenes
         assert start % length == count % length == 0
-        pending = list(range(start // length, (start + count) // length))
-        attempts = dict.fromkeys(pending, 0)
+        indices = range(start // length, (start + count) // length)
+        pending = {index: self._samples(index) for index in indices}
         items: dict[int, list[Rendered]] = {}
         while pending:
-            scenes: list[Scene] = []
-            for index in pending:
-                scenes += self._next(index, attempts)
+            scenes = list(itertools.chain(*map(next, pending.values())))
             rendered = iter(render(scenes, canvas.size, canvas.samples, canvas.device))
-            for index in pending:
+            for index in list(pending):
                 item = list(itertools.islice(rendered, length))
                 if all(map(self._accepts, item)):
                     items[index] = item
-            pending = [index for index in pending if index not in items]
-        return list(itertools.chain(*(items[index] for index in sorted(items))))
+                    del pending[index]
+        return list(itertools.chain(*(items[index] for index in indices)))
 
-    def _next(self, index: int, attempts: dict[int, int]) -> tuple[Scene, ...]:
-        for attempt in range(attempts[index], _ATTEMPTS):
-            attempts[index] = attempt + 1
+    def _samples(self, index: int) -> Iterator[tuple[Scene, ...]]:
+        for attempt in range(_ATTEMPTS):
             item = self.attempt(index, random.Random(f"{self.seed}:{index}:{attempt}"))
             if item is not None:
-                return item
+                yield item
         raise UserError(
             f"expected a world that holds items of {type(self).__name__}, got none in {_ATTEMPTS} "
             "attempts: allow more colors, shapes or sizes, fewer objects, or a lower min_visible"
