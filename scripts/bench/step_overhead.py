@@ -30,6 +30,7 @@ from vlmtune.training.module import AdaptationModule
 from vlmtune.types import Batch
 
 MODEL = "checkpoints/scenes-clip"
+SIDE = 64  # pixels of its images
 REQUIRED = 0.10
 
 
@@ -60,9 +61,7 @@ def main() -> None:
     torch.set_num_threads(1)
     chosen = options(__doc__, batch=64, steps=20, rounds=5)
     hide_warnings()
-    side = OpenClip(MODEL).preprocessing["size"]
-    side = side if isinstance(side, int) else side[0]
-    batches = random_batches(chosen.steps + 1, chosen.batch, side)
+    batches = random_batches(chosen.steps + 1, chosen.batch, SIDE)
     fit = partial(fitted, batches)
     alone, ours = in_turns([partial(bare, batches), fit], chosen.rounds)
     print(f"a step of {chosen.batch} pairs: bare loop {1000 * alone:.1f} ms")

@@ -80,10 +80,7 @@ def pareto_plot(
     `points` and `means` belong to the runs by position, `run_colours` too.
     """
     with mpl.rc_context(STYLE):
-        figure, axes = plot_axes()
-        figure.set_size_inches(*FIGURE)
-        axes.set_position((0.16, 0.14, 0.82, 0.83))
-        axes.grid(axis="both", linewidth=0.6)
+        figure, axes = plot_axes(FIGURE, (0.16, 0.14, 0.82, 0.83), "both")
         axes.axhline(0, color=FAINT, linewidth=1.4)
         axes.axvline(0, color=FAINT, linewidth=1.4)
         front = [points[i] for i in pareto_front(points)]

@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from io import StringIO
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -20,6 +20,8 @@ from matplotlib.ticker import MaxNLocator
 from vlmtune.report.run_report import Curve
 from vlmtune.report.table import COLOURS
 
+Box = tuple[float, float, float, float]
+Grid = Literal["both", "x", "y"]
 WIDTH = 3.7  # inches; about the width of a card, so that text is as large as on the page
 FEW = 8  # with fewer numbers, a distribution is drawn as strokes
 BINS = 30  # of a distribution, the same for all runs
@@ -101,11 +103,13 @@ def distribution_plot(
         return svg_of(figure, key)
 
 
-def plot_axes() -> tuple[Figure, Axes]:
-    """A figure of the width of a card."""
-    figure = Figure(figsize=(WIDTH, 2.1))
-    axes = figure.add_axes((0.13, 0.19, 0.83, 0.76))
-    axes.grid(axis="y", linewidth=0.6)
+def plot_axes(
+    size: tuple[float, float] = (WIDTH, 2.1), box: Box = (0.13, 0.19, 0.83, 0.76), grid: Grid = "y"
+) -> tuple[Figure, Axes]:
+    """A figure, by default of the width of a card, with axes in a box of its fractions."""
+    figure = Figure(figsize=size)
+    axes = figure.add_axes(box)
+    axes.grid(axis=grid, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["left", "right", "top"]].set_visible(False)
     axes.tick_params(length=0)

@@ -11,7 +11,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from vlmtune.report.plots import FAINT, INK, MUTED, RUN_COLOURS, STYLE, WIDTH, svg_of
+from vlmtune.report.plots import FAINT, INK, MUTED, RUN_COLOURS, STYLE, WIDTH, plot_axes, svg_of
 from vlmtune.report.table import Row
 from vlmtune.results.metric_value import MetricValue
 
@@ -38,8 +38,7 @@ def strip_plot(labels: Sequence[str], rows: Sequence[Row], colours: Sequence[int
         heights.append(max(LANE * len(colours), LINE * len(lines)) + GAP)
     height = sum(heights)
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, height + FOOT))
-        axes = _axes(figure, height)
+        figure, axes = _axes(height)
         top = 0.0
         middles = []
         for row, strip in zip(rows, heights, strict=True):
@@ -55,21 +54,18 @@ def strip_plot(labels: Sequence[str], rows: Sequence[Row], colours: Sequence[int
         return svg_of(figure, key)
 
 
-def _axes(figure: Figure, height: float) -> Axes:
-    """Axes in inches from the top, from 0 to 100 %."""
+def _axes(height: float) -> tuple[Figure, Axes]:
+    """A figure with axes in inches from the top, from 0 to 100 %."""
     whole = height + FOOT
     box = (LEFT / WIDTH, FOOT / whole, (WIDTH - LEFT - 0.16) / WIDTH, height / whole)
-    axes = figure.add_axes(box)
+    figure, axes = plot_axes((WIDTH, whole), box, "x")
     axes.set_ylim(height, 0.0)
     axes.set_xlim(0.0, 1.0)
     axes.set_xticks([0.0, 0.25, 0.5, 0.75, 1.0], ["0", "25", "50", "75", "100 %"])
-    axes.grid(axis="x", linewidth=0.6)
-    axes.set_axisbelow(True)
     axes.spines[:].set_visible(False)
-    axes.tick_params(length=0)
     axes.tick_params(axis="y", labelcolor=INK)
     axes.tick_params(axis="x", labelcolor=MUTED)
-    return axes
+    return figure, axes
 
 
 def _strip(axes: Axes, row: Row, middle: float, colours: Sequence[int]) -> None:

@@ -7,7 +7,7 @@ of a person overwritten, or terms that nobody accepted.
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -292,15 +292,16 @@ class _Download:
         failed: list[str] = []
         hopeless = 0
         label = f"{order.name}: images of {images.of}"
-        with ThreadPoolExecutor(THREADS) as pool, progress(label, len(wanted)) as advance:
-            for file, future in _in_turn(pool, self.downloader.fetch, wanted):
+        with _pool() as pool, progress(label, len(wanted)) as advance:
+            files = {pool.submit(self.downloader.fetch, file): file for file in wanted}
+            for future in as_completed(files):
                 try:
                     future.result()
                     advance(1)
                     hopeless = 0
                     continue
                 except DownloadError as error:
-                    failed.append(f"{file.path.name}: {error}")
+                    failed.append(f"{files[future].path.name}: {error}")
                 # A server that refuses many images in a row will refuse the rest, too.
                 hopeless += 1
                 if hopeless == HOPELESS:
@@ -320,24 +321,15 @@ def _failure_of(what: str, then: str = "") -> Iterator[None]:
         raise DownloadError(f"{what} {error}{then}") from None
 
 
-def _in_turn(
-    pool: ThreadPoolExecutor, do: Callable[[WantedFile], None], files: Sequence[WantedFile]
-) -> Iterable[tuple[WantedFile, Future[None]]]:
-    """Runs at most two files a thread ahead; gives each as it is done."""
-    # Submitted all at once, 100,000 images would go on after a person or an error stopped them.
-    waiting = iter(files)
-    running: dict[Future[None], WantedFile] = {}
-    while True:
-        while len(running) < 2 * THREADS:
-            file = next(waiting, None)
-            if file is None:
-                break
-            running[pool.submit(do, file)] = file
-        if not running:
-            return
-        done, _ = wait(running, return_when=FIRST_COMPLETED)
-        for future in done:
-            yield running.pop(future), future
+@contextmanager
+def _pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads that begin nothing more once the block ends."""
+    # Else 100,000 images would go on after a person or an error stopped them.
+    pool = ThreadPoolExecutor(THREADS)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _files_of(path: Path) -> list[Path]:
