@@ -5,7 +5,7 @@ In: a model name, then images. Out: image features. Never: random weights unaske
 
 import sys
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, NoReturn
@@ -201,12 +201,8 @@ def _load(
 def _check_sizes(folder: Path, name: str) -> None:
     config = read_json(folder / "config.json", "the config of a model of timm", shape=dict)
     check_sizes(config, str(folder))
-
-    def build() -> nn.Module:
-        return timm.create_model(name)
-
     files = [file for suffix in SUFFIXES for file in folder.glob(f"*{suffix}")]
-    check_weights_fill(build, files, str(folder))
+    check_weights_fill(partial(timm.create_model, name), files, str(folder))
 
 
 def _located(model: str) -> str:

@@ -27,7 +27,7 @@ from vlmtune.report.origin import common_facts, origin_facts
 from vlmtune.report.plots import curve_plot
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import check_runs, sections
-from vlmtune.report.views import Views, safe
+from vlmtune.report.views import Views
 from vlmtune.storage.files import all_or_none, write_text
 
 
@@ -169,5 +169,5 @@ def _curves(runs: Sequence[RunReport], views: Views) -> list[dict[str, Any]]:
         for run, colour, curve in zip(runs, views.colours, curves, strict=True):
             if curve:
                 legend.append({"name": run.name, "colour": colour})
-        out.append({"name": name, "svg": safe(svg), "runs": legend})
+        out.append({"name": name, "svg": svg, "runs": legend})
     return out

@@ -22,7 +22,7 @@ from vlmtune.report.markdown_table import markdown_table
 from vlmtune.report.pareto import Point, mean_change, pareto_front, pareto_plot
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import Row, check_runs, sections
-from vlmtune.report.views import Views, safe
+from vlmtune.report.views import Views
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.storage.files import all_or_none, write_text
 
@@ -218,7 +218,7 @@ class Board:
             parts.append({**part, "published": self.published(rows)})
         plot = ""
         if len(self.points) > 1:
-            plot = safe(pareto_plot(self.points, self.gains, views.colours))
+            plot = pareto_plot(self.points, self.gains, views.colours)
         pairs = self.pairs()
         tested = 0
         for comparisons in pairs.values():

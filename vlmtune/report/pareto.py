@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
+from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from vlmtune.report.differences import Comparison
@@ -74,7 +75,7 @@ def pareto_plot(
     points: Mapping[int, Point],
     means: Sequence[tuple[MetricValue | None, MetricValue | None]],
     run_colours: Sequence[int],
-) -> str:
+) -> Markup:
     """Draws the models, each with its number and both intervals, and their front.
 
     `points` and `means` belong to the runs by position, `run_colours` too.

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -51,7 +52,7 @@ STYLE: Any = {
 }
 
 
-def curve_plot(curves: Sequence[Curve | None], colours: Sequence[int], key: str) -> str:
+def curve_plot(curves: Sequence[Curve | None], colours: Sequence[int], key: str) -> Markup:
     """Draws one line over training steps for each run with a curve; None values leave gaps."""
     with mpl.rc_context(STYLE):
         figure, axes = plot_axes()
@@ -77,7 +78,7 @@ def curve_plot(curves: Sequence[Curve | None], colours: Sequence[int], key: str)
 
 def distribution_plot(
     values: Sequence[Sequence[float] | None], colours: Sequence[int], key: str
-) -> str:
+) -> Markup:
     """Draws a histogram of each run's numbers over the items; None leaves a run out."""
     arrays = []
     for numbers, colour in zip(values, colours, strict=True):
@@ -116,8 +117,8 @@ def plot_axes(
     return figure, axes
 
 
-def svg_of(figure: Figure, key: str) -> str:
-    """The figure as an element for a page with many of them."""
+def svg_of(figure: Figure, key: str) -> Markup:
+    """The figure as an element for a page with many of them; matplotlib has escaped its texts."""
     FigureCanvasSVG(figure)
     file = StringIO()
     with warnings.catch_warnings():
@@ -138,4 +139,4 @@ def svg_of(figure: Figure, key: str) -> str:
     # Without a size the picture is as wide as its card.
     size = re.compile(r' width="[\d.]+pt"| height="[\d.]+pt"')
     head, _, body = text.partition(">")
-    return f'{size.sub("", head)} aria-hidden="true">{body}'
+    return Markup(f'{size.sub("", head)} aria-hidden="true">{body}')  # noqa: S704

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 import matplotlib as mpl
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -25,7 +26,9 @@ GAP = 0.07  # inches between strips
 FADED = 0.4  # of text-only runs
 
 
-def strip_plot(labels: Sequence[str], rows: Sequence[Row], colours: Sequence[int], key: str) -> str:
+def strip_plot(
+    labels: Sequence[str], rows: Sequence[Row], colours: Sequence[int], key: str
+) -> Markup:
     """Draws a strip for each row: a dot and an interval for each run, and a tick at chance.
 
     `rows` are fractions, `labels` stand beside them, and `colours` are those of the runs.

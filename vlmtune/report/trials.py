@@ -12,6 +12,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from markupsafe import Markup
 from matplotlib.ticker import MaxNLocator
 from scipy.stats import spearmanr
 
@@ -21,7 +22,6 @@ from vlmtune.report.plots import RUN_COLOURS, STYLE, plot_axes, svg_of
 from vlmtune.report.printable import printable
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import interval, number
-from vlmtune.report.views import safe
 from vlmtune.results.metric_value import MetricValue
 
 # Keys that differ between trials because each has its own folder, log and name.
@@ -341,10 +341,10 @@ def _plot(trials: Trials, position: int) -> dict[str, Any]:
     if rho is not None:
         text = f"Spearman's ρ {rho:+.2f} over {len(ys)} trials"
     svg = scatter_plot(xs, ys, f"trial{position}")
-    return {"name": key, "rho": text, "svg": safe(svg)}
+    return {"name": key, "rho": text, "svg": svg}
 
 
-def scatter_plot(xs: Sequence[Any], ys: Sequence[float], key: str) -> str:
+def scatter_plot(xs: Sequence[Any], ys: Sequence[float], key: str) -> Markup:
     """Draws a dot for each pair; the axis of numbers over a wide range is logarithmic.
 
     Texts as x are categories, in alphabetical order.

@@ -8,7 +8,6 @@ from itertools import chain, count
 from typing import Any, NamedTuple
 
 import numpy as np
-from markupsafe import Markup
 
 from vlmtune.report import table
 from vlmtune.report.charts import Label, chart
@@ -227,7 +226,7 @@ class Views:
     def _strips(self, name: str, family: Family) -> dict[str, Any]:
         labels, rows = zip(*family.members, strict=True)
         svg = strip_plot(labels, rows, self.colours, self.key())
-        return {"name": name, "arrow": rows[0].arrow, "svg": safe(svg)}
+        return {"name": name, "arrow": rows[0].arrow, "svg": svg}
 
     def _series(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
         """A plot for each series; several if the scales of runs are far apart."""
@@ -256,7 +255,7 @@ class Views:
                 }
                 legend.append(entry)
         svg = distribution_plot(values, self.colours, self.key())
-        return {"name": name, "svg": safe(svg), "runs": legend}
+        return {"name": name, "svg": svg, "runs": legend}
 
     def _readings(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
         """What words read, of each run that shows it."""
@@ -276,11 +275,6 @@ class Views:
             if len(scores) == 4:
                 out.append({"name": name, "colour": colour, "rows": matrix(scores)})
         return out
-
-
-def safe(svg: str) -> Markup:
-    """Marks a plot as safe HTML: matplotlib has escaped its texts."""
-    return Markup(svg)  # noqa: S704
 
 
 def _shared_axes(values: Sequence[Sequence[float] | None]) -> list[list[Sequence[float] | None]]:

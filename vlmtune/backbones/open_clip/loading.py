@@ -9,8 +9,9 @@ import difflib
 import logging
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import open_clip
 import torch
@@ -56,23 +57,14 @@ def same_random_weights(pretrained: str | None) -> Iterator[None]:
         yield
 
 
-class OpenClipParts(NamedTuple):
-    """A model with its tokenizer, its architecture config, and the facts of a weights file."""
-
-    network: nn.Module
-    tokenizer: Any
-    config: dict[str, Any]
-    file: dict[str, str] | None
-
-
 def load(
     model: str,
     pretrained: str | None,
     precision: str,
     context_length: int | None = None,
     image_size: int | None = None,
-) -> OpenClipParts:
-    """Loads an open_clip model, its tokenizer and its architecture config."""
+) -> tuple[nn.Module, Any, dict[str, Any], dict[str, str] | None]:
+    """Loads a model, its tokenizer, its architecture config, and the facts of a weights file."""
     name = locate(model)
     tag, file = _weights(name, pretrained)
     # open_clip reads the files of SigLIP's authors itself; other files are read and checked here.
@@ -110,7 +102,7 @@ def load(
     if context_length is not None:
         extend_context(network, name, context_length)
     facts = None if file is None else file_facts(file, name)
-    return OpenClipParts(network, tokenizer, config, facts)
+    return network, tokenizer, config, facts
 
 
 def locate(model: str) -> str:
@@ -201,13 +193,8 @@ def _checked_config(name: str, model: str) -> dict[str, Any]:
     if name.startswith(LOCAL):
         for pattern in WEIGHTS:
             files += Path(name.removeprefix(LOCAL)).glob(pattern)
-
-    def build() -> nn.Module:
-        return open_clip.create_model(
-            name, load_weights=False, pretrained_text=False, device="meta"
-        )
-
-    check_weights_fill(build, files, model)
+    empty = {"load_weights": False, "pretrained_text": False, "device": "meta"}
+    check_weights_fill(partial(open_clip.create_model, name, **empty), files, model)
     return config
 
 
