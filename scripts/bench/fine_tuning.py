@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 from typing_extensions import override
 
 from data_builders.shard_builder import Record, ShardBuilder, image_group
+from scripts.bench.gpu.strategies import ready as in_memory
 from scripts.bench.harness import (
     DEVICE,
     TimedAdamW,
@@ -40,7 +41,6 @@ from scripts.bench.harness import (
     in_turns,
     model_name,
     options,
-    random_batches,
     random_clip,
 )
 from tests.runs import Batches
@@ -160,10 +160,7 @@ def main() -> None:
     ready: list[Batch] = []
     if chosen.in_memory:
         count = chosen.batch
-        tokenizer = random_clip().tokenize
-        ready = random_batches(1, chosen.batch, 224, DEVICE, tokenize=tokenizer) * (
-            chosen.steps + 1
-        )
+        ready = in_memory(chosen.batch) * (chosen.steps + 1)
     with tempfile.TemporaryDirectory() as root:
         shards = Path(root) / "shards"
         Photos(count).build(shards, progress=False)

@@ -47,8 +47,13 @@ def request_of(address: str) -> ServerRequest:
     headers = {}
     url = address
     if on_hub := _HUB.fullmatch(address):
-        url = _hub_url(on_hub)
-        headers = _hub_headers()
+        from huggingface_hub import get_token, hf_hub_url  # takes a third of a second
+
+        kind = "model" if on_hub["model"] else "dataset"
+        of_repository = {"repo_type": kind, "revision": on_hub["revision"]}
+        url = hf_hub_url(on_hub["repository"], on_hub["path"], **of_repository)
+        if token := get_token():  # of `hf auth login` or the environment
+            headers = {"Authorization": f"Bearer {token}"}
     elif address.startswith("drive:"):
         url = _DRIVE.format(address.removeprefix("drive:"))
     if mirror := os.environ.get(MIRROR):
@@ -58,22 +63,6 @@ def request_of(address: str) -> ServerRequest:
         # A token of the hub is not for whoever runs a mirror.
         return ServerRequest(f"{mirror.rstrip('/')}/{path}", address)
     return ServerRequest(url, address, headers)
-
-
-def _hub_url(match: re.Match[str]) -> str:
-    from huggingface_hub import hf_hub_url  # takes a third of a second
-
-    kind = "model" if match["model"] else "dataset"
-    return hf_hub_url(
-        match["repository"], match["path"], repo_type=kind, revision=match["revision"]
-    )
-
-
-def _hub_headers() -> dict[str, str]:
-    from huggingface_hub import get_token
-
-    token = get_token()  # of `hf auth login` or the environment
-    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def hub_page(address: str) -> str | None:

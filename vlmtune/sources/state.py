@@ -65,10 +65,9 @@ def missing_bytes(order: Order, ledger: Ledger) -> int:
     for file in order.files:
         if is_here(file, ledger):
             continue
-        needed += file.size or 0
-        if file.unpack is not None:
-            # Its members, of about the same size, are on the disk beside it for a while.
-            needed += file.size or 0
+        # Members of an archive, of about the same size, are on the disk beside it for a while.
+        copies = 1 if file.unpack is None else 2
+        needed += copies * (file.size or 0)
     for images in order.images:
         if not ledger.has_members(image_files(images)):
             needed += images.bytes  # about as many: sizes of single images are unknown
