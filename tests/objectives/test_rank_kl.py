@@ -64,6 +64,12 @@ def test_the_whole_batch_is_one_list():
     want = naive_side(cosines, teacher.values, everything, 0.05, 1.0)
     assert objective(whole, targets).item() == pytest.approx(want, rel=1e-9)
     assert "teacher_batch" in objective.needs - RankKL().needs
+    # Texts of other ranks have no score of the teacher.
+    near = torch.arange(9) < 6
+    here = Scores(teacher.values, near.expand(everything.shape))
+    part = Scores(scores.values, everything, scores.embedded, None, here)
+    want = naive_side(cosines, teacher.values, here.computed, 0.05, 1.0)
+    assert objective(part, targets).item() == pytest.approx(want, rel=1e-9)
 
 
 def test_a_bias_of_all_scores_does_not_count_and_a_teacher_must_be_there():
