@@ -3,6 +3,7 @@ import pickle
 import pytest
 import pytorch_lightning as pl
 import torch
+from torchmetrics import MetricCollection
 
 from tests.ranks import run_ranks
 from tests.refusals import refused
@@ -81,6 +82,25 @@ def test_batches_give_the_value_of_the_function(case):
         assert float(metric.compute()) == pytest.approx(expected, abs=1e-6)
         metric.reset()
     pickle.loads(pickle.dumps(metric))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "sure", "inputs"),
+    [
+        (MultipleChoiceAccuracy, ("wrong", "right", "random"), torch.tensor([[1.0, 0]]), CHOICES),
+        (PairedAccuracy, ("text", "image", "group"), torch.eye(2)[None], SQUARES),
+    ],
+)
+def test_metrics_of_a_collection_may_agree_on_the_first_batch(kind, options, sure, inputs):
+    together = MetricCollection({option: kind(option) for option in options})
+    for batch in (sure, inputs):
+        together.update(batch)
+    for option, found in together.compute().items():
+        alone = kind(option)
+        alone.update(sure)
+        alone.update(inputs)
+        assert found == alone.compute()
+    assert len(set(map(float, together.compute().values()))) == 3
 
 
 def on_a_rank(rank):

@@ -109,10 +109,11 @@ def test_padding_of_words_and_patches_does_not_matter():
     torch.testing.assert_close(got, local_scores(given, everything))
 
 
-def test_patches_that_are_all_alike_weigh_the_same():
+@pytest.mark.parametrize("patches", [1, 6])
+def test_patches_that_are_all_alike_weigh_the_same(patches):
     given, everything = scores(5), torch.ones(5, 9, dtype=torch.bool)
     whole = given.embedded
-    flat = Tokens.full(whole.image_tokens.values[:, :1].expand(-1, 6, -1))
+    flat = Tokens.full(whole.image_tokens.values[:, :1].expand(-1, patches, -1))
     alike = Embedded(whole.image, whole.text, whole.scale, flat, whole.text_tokens)
     got = local_scores(Scores(given.values, everything, alike), everything)
     patch = normalize(whole.image_tokens.values[:, 0], dim=-1)

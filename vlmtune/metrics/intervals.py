@@ -96,9 +96,7 @@ def bootstrap_mean(
         2.0
     """
     n = len(values)
-    low = None  # a single value has no spread to resample
-    high = None
-    if n != 1:
-        low, high = bootstrap_interval(values)
+    # A single value has no spread to resample.
+    low, high = (None, None) if n == 1 else bootstrap_interval(values)
     mean = float(values.double().mean())
     return MetricValue(mean, n, chance, low, high, higher_is_better, unit, clusters=n)

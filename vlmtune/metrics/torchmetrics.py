@@ -7,7 +7,7 @@ Never: chance levels and intervals; `vlmtune evaluate` reports those.
 from typing import Any, Literal
 
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, zeros
 from torch.nn.functional import normalize
 from torchmetrics import MeanMetric, Metric
 from torchmetrics.utilities import dim_zero_cat
@@ -41,6 +41,8 @@ class MultipleChoiceAccuracy(MeanMetric):
     def __init__(self, ties: Ties = "wrong", **options: Any) -> None:
         super().__init__(**options)
         self.ties: Ties = ties
+        # Of metrics with equal states a `MetricCollection` updates one, so each has its own.
+        self.add_state(f"ties_{ties}", zeros(()), "sum")
 
     @override
     def update(self, scores: Float[Tensor, "n m"]) -> None:  # type: ignore[override]
@@ -69,6 +71,7 @@ class PairedAccuracy(MeanMetric):
     def __init__(self, side: Literal["text", "image", "group"] = "group", **options: Any) -> None:
         super().__init__(**options)
         self.side = side
+        self.add_state(f"side_{side}", zeros(()), "sum")  # as for `MultipleChoiceAccuracy`
 
     @override
     def update(self, scores: Float[Tensor, "n 2 2"]) -> None:  # type: ignore[override]
