@@ -131,7 +131,7 @@ SWEEPS = [("Desert", False), ("SaltFlats", False), ("Arena", False), (None, Fals
 def test_retrieval_against_the_emulated_rule(folder, world, background):
     look = drawn(1, values=40)
     result = bank(folder, world=world, background=background).run(by_name(look))
-    accuracies, hits, expected = [], [], {}
+    accuracies, chances, hits, expected = [], [], [], {}
     for name, (files, said, _, candidates) in emulated(world, background).items():
         if name == "scene" and world:
             continue
@@ -143,10 +143,12 @@ def test_retrieval_against_the_emulated_rule(folder, world, background):
         expected[f"accuracy/{name}"] = share(first, 1 / len(candidates))
         expected[f"recall@5/{name}"] = share(fifth, min(1, 5 / len(candidates)))
         accuracies.append(mean(first))
+        chances.append(1 / len(candidates))
         hits += first
     assert len(accuracies) == (12 if world else 13)
     assert 0 < result.metrics["accuracy"].value < 1
-    check(result, expected | {"macro_accuracy": (mean(accuracies),)})
+    macro = (mean(accuracies), len(accuracies), mean(chances))
+    check(result, expected | {"macro_accuracy": macro})
     assert sorted(result.outcomes) == sorted(map(float, hits))
 
 

@@ -132,6 +132,7 @@ def test_folds_are_ranked_by_themselves(tmp_path):
     for key in ("image_to_text_recall@1", "text_to_image_recall@1"):
         value, chance = (sum(getattr(run[key], x) for run in runs) / 3 for x in ("value", "chance"))
         check(result, {f"{key}/3 folds": (value, 3, chance)})
+        assert result.metrics[f"{key}/3 folds"].clusters == 12  # images, each of one fold
 
 
 def test_examples(tmp_path):

@@ -116,6 +116,13 @@ def test_queries_of_a_retrieval(retrieval):
         ("retrieval/image_to_text/2", 0.0, 2,
          [(2, "a dog", False, 0.8), (2, "a car", True, 0.6), (2, "a cat", True, 0.5)]),
     ]  # fmt: skip
+    # As published, each "a cat" is true of its own image alone.
+    published = Retrieval(retrieval.path, retrieval.images, convention="reference")
+    run_suite([published], by_hand, items=(rows := []))
+    assert [plain(rows)[number][2:] for number in (1, 4)] == [
+        (2, [(0, "a cat", False, 0.7), (1, "a cat", True, 0.6)]),
+        (3, [(0, "a cat", False, 0.7), (2, "a cat", True, 0.5)]),
+    ]
 
 
 def test_queries_of_cola(tmp_path):
