@@ -79,3 +79,5 @@ def test_all_the_first_or_drawn_ones_of_each_group():
     for one in drawn:
         assert one == sorted(set(one))
         assert sum(GROUPS[i] == "a" for i in one) == 4
+    # Those of a group do not depend on other groups.
+    assert [i - 9 for i in sample(["b"] * 9 + ["a"] * 9, 4, 0) if i >= 9] == sample(["a"] * 9, 4, 0)

@@ -111,9 +111,18 @@ def test_items_that_share_images_form_clusters_and_widen_the_interval(images):
     wide, narrow = (one.metrics["group_accuracy"] for one in (result, independent))
     assert wide.value == narrow.value == 0.5
     assert wide.low < narrow.low
+    # The same two captions, whichever comes first.
+    said = scored(Toy(items_of(images, (0, 1, "a", "b"), (2, 3, "b", "a"))), right, right)
+    assert said.caption_sets == (0, 0)
     crops = [ImageRef(images[0].path, (i, 0, 1, 1)) for i in range(4)]
     of_one_file = Toy(items_of(crops, (0, 1, "a", "b"), (2, 3, "c", "d")))
     assert scored(of_one_file, right, right).clusters == (0, 0)
+
+
+def test_a_name_counts_an_item_once(images):
+    toy = Toy(items_of(images, (0, 1, "a", "b"), group="g", tags=("g", "t", "t")))
+    metrics = scored(toy, (1.0, 0.0, 0.0, 1.0)).metrics
+    assert [metrics[f"group_accuracy/{name}"].n for name in "gt"] == [1, 1]
 
 
 def test_series_and_mean_scores(images):
