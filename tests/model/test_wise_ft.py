@@ -308,6 +308,12 @@ def test_grounded_words_are_exported_as_vectors(tmp_path, model_folder, capsys):
     again = ("--vectors", 1.5, "--out", tmp_path / "again")
     assert run(capsys, tmp_path / "words", *again)[0] == 0
     assert vlmtune.load(tmp_path / "again").digest() == vlmtune.load(tmp_path / "out").digest()
+    # Vectors keep the lengths that they were trained with.
+    long = GroundedVectors(GroundedWords(heads=2), image_length=32.0, text_length=64.0)
+    path_of_vectors = checkpoint(tmp_path / "long.ckpt", *vars_of(trained(model_folder, long)))
+    assert run(capsys, path_of_vectors, "--vectors", 1.5, "--out", tmp_path / "long")[0] == 0
+    kept = vlmtune.load(tmp_path / "long").adapter
+    assert (kept.image_length, kept.text_length) == (32, 64)
     halves("red", "blue").save(tmp_path / "one.png")
     halves("blue", "red").save(tmp_path / "two.png")
     short = ("--vectors", 1.5, "--images", tmp_path, "--out", tmp_path / "short")

@@ -93,10 +93,14 @@ class GroundedVectors(DualAdapter[Tokens, Tokens]):
         backbone: Backbone,
         frozen_weight: float,
         directions: int | None = None,
+        **lengths: float,
     ) -> "GroundedVectors":
-        """The vectors of trained grounded words, with another weight of the frozen score."""
+        """The vectors of trained grounded words, with another weight of the frozen score.
+
+        `lengths` are those of images and texts, if they are not the default.
+        """
         arguments = {**words.init_args, "frozen_weight": frozen_weight}
-        vectors = cls(GroundedWords(**arguments), directions=directions)
+        vectors = cls(GroundedWords(**arguments), directions=directions, **lengths)
         vectors.attach(backbone)
         vectors.adapter.load_state_dict(words.state_dict())
         return vectors

@@ -24,14 +24,16 @@ def to_vectors(
     in which the images differ most. Vectors get another weight, or other directions.
     """
     words = model.adapter
+    lengths = {}
     if isinstance(words, GroundedVectors):
+        lengths = {"image_length": words.image_length, "text_length": words.text_length}
         words = words.adapter
     if not isinstance(words, GroundedWords):
         raise UserError(
             f"expected grounded words with --vectors, got {type(words).__name__}: leave --vectors "
             "out"
         )
-    whole = GroundedVectors.of(words, model.backbone, frozen_weight)
+    whole = GroundedVectors.of(words, model.backbone, frozen_weight, **lengths)
     vectors = Model(model.backbone, whole, provenance=model.provenance)
     if directions is None:
         return vectors
@@ -43,6 +45,6 @@ def to_vectors(
             f"expected at least {directions} images for as many directions, got {len(sample)}: "
             "give more with --images, or lower --directions"
         )
-    short = GroundedVectors.of(words, model.backbone, frozen_weight, directions)
+    short = GroundedVectors.of(words, model.backbone, frozen_weight, directions, **lengths)
     short.fit_directions(vectors.encode_image(sample))
     return Model(model.backbone, short, provenance=model.provenance)
