@@ -33,7 +33,7 @@ def to_vectors(
             f"expected grounded words with --vectors, got {type(words).__name__}: leave --vectors "
             "out"
         )
-    whole = GroundedVectors.of(words, model.backbone, frozen_weight, **lengths)
+    whole = GroundedVectors.of(words, model.backbone, frozen_weight, None, **lengths)
     vectors = Model(model.backbone, whole, provenance=model.provenance)
     if directions is None:
         return vectors
