@@ -185,6 +185,11 @@ def test_a_damaged_store_is_rebuilt_and_said_so(tmp_path, caplog, damage):
 
 def test_large_files_are_checked_when_touched(tmp_path, monkeypatch):
     store = open_or_build_store(tmp_path, key(), produce, 5)
+    # Small ones are checked although their time is the same.
+    with monkeypatch.context() as patch:
+        patch.setattr(folders, "sha256_of", lambda _: "another")
+        with pytest.raises(DamagedError, match="changed after"):
+            FeatureStore(store.folder, key())
     monkeypatch.setattr(folders, "ALWAYS_CHECKED", 0)
     FeatureStore(store.folder, key())
     os.utime(store.folder / "values.bin", ns=(1, 1))

@@ -130,6 +130,7 @@ def test_images_of_every_kind_score_alike(model_folder, pictures):
         "a batch of arrays": np.stack(arrays),
         "a batch of tensors": torch.stack(tensors),
         "fractions": [array.astype(np.float32) / 255 for array in arrays],
+        "fractions between": [np.minimum((array + 0.4) / 255, 1) for array in arrays],
         "mixed": [buffer.getvalue(), arrays[1], str(pictures[2])],
     }
     for kind, images in kinds.items():
