@@ -197,11 +197,14 @@ def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path]) -> Non
         ...
         vlmtune.errors.UserError: expected a new file to write, got a, which is read: choose another
     """
-    read = {path.resolve() for path in inputs}
-    for path in outputs:
-        if path is not None and path.resolve() in read:
+    written = {path.resolve(): path for path in outputs if path is not None}
+    if not written:  # looking up the million images of an index takes a minute
+        return
+    for path in inputs:
+        output = written.get(path.resolve())
+        if output is not None:
             raise UserError(
-                f"expected a new file to write, got {path}, which is read: choose another"
+                f"expected a new file to write, got {output}, which is read: choose another"
             )
 
 
