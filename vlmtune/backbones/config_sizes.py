@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from vlmtune.backbones.state_dicts import SUFFIXES
 from vlmtune.errors import UserError
 
 BOUNDS = {
@@ -36,8 +37,12 @@ def check_sizes(config: Any, model: str) -> None:
                 _refuse(f"{name} of at most {bound:,} in the config of", model, f"{value:,}")
 
 
-def check_weights_fill(build: Callable[[], nn.Module], files: list[Path], model: str) -> None:
-    """Raises a `UserError` if the network that `build` makes is far larger than its files."""
+def check_weights_fill(build: Callable[[], nn.Module], folder: Path, model: str) -> None:
+    """Raises a `UserError` if the network that `build` makes is far larger than its weights.
+
+    These lie in a folder; without any, as of a model of the hub, nothing is checked.
+    """
+    files = [file for file in folder.glob("*") if file.suffix in SUFFIXES]
     if not files:
         return
     # Here tensors have shapes and no memory.

@@ -24,19 +24,16 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.config_sizes import check_sizes, check_weights_fill
 from vlmtune.backbones.hf.loading import locate
 from vlmtune.backbones.hub_connection import hub_or_cache
-from vlmtune.backbones.open_clip.loading import RANDOM, same_random_weights
+from vlmtune.backbones.open_clip.loading import HUB, LOCAL, RANDOM, same_random_weights
 from vlmtune.backbones.open_clip.towers import EvaImageTower, TimmImageTower, plain_eva
 from vlmtune.backbones.open_clip.weights import check_weights
 from vlmtune.backbones.staging import gradients, no_such_layer, state_after, unmasked
-from vlmtune.backbones.state_dicts import SUFFIXES, read_state_dict
+from vlmtune.backbones.state_dicts import read_state_dict
 from vlmtune.backbones.timm_classifier import TimmClassifier, take_classifier
 from vlmtune.backbones.weight_checks import DTYPES, check_none, digest, file_facts, loaded_whole
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
 from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
-
-HUB = "hf-hub"  # before the id of a repository in names of timm
-LOCAL = "local-dir"  # before the path of a folder
 
 
 class TimmImage(Backbone):
@@ -186,8 +183,8 @@ def _load(
     if not built_in:
         check_none(model, pretrained)
     with loaded_whole(f"weights of {model}"):
-        if name.startswith(f"{LOCAL}:"):
-            _check_sizes(Path(name.removeprefix(f"{LOCAL}:")), name)
+        if name.startswith(LOCAL):
+            _check_sizes(Path(name.removeprefix(LOCAL)), name)
         asks_hub = pretrained is None and not name.startswith(LOCAL)
         with hub_or_cache(model) if asks_hub else same_random_weights(pretrained):
             network: Any = timm.create_model(name, pretrained=pretrained is None)
@@ -201,17 +198,16 @@ def _load(
 def _check_sizes(folder: Path, name: str) -> None:
     config = read_json(folder / "config.json", "the config of a model of timm", shape=dict)
     check_sizes(config, str(folder))
-    files = [file for suffix in SUFFIXES for file in folder.glob(f"*{suffix}")]
-    check_weights_fill(partial(timm.create_model, name), files, str(folder))
+    check_weights_fill(partial(timm.create_model, name), folder, str(folder))
 
 
 def _located(model: str) -> str:
     """The name timm knows a model by; folders become absolute."""
-    if model.startswith(f"{HUB}:") or is_model(model):
+    if model.startswith(HUB) or is_model(model):
         return model
-    name = locate(model.removeprefix(f"{LOCAL}:"), "a model name of timm, ")
+    name = locate(model.removeprefix(LOCAL), "a model name of timm, ")
     is_folder = Path(name).is_absolute()
-    return f"{LOCAL}:{name}" if is_folder else f"{HUB}:{name}"
+    return f"{LOCAL}{name}" if is_folder else f"{HUB}{name}"
 
 
 def _check_tag(name: str) -> None:

@@ -30,7 +30,6 @@ from vlmtune.config import find_path
 from vlmtune.errors import UserError
 
 CONFIG = "config.json"  # tells a folder of `save_pretrained` from any other
-WEIGHTS = ("*.safetensors", "*.bin")
 # Ends of the names of tables that older versions of the library saved with the weights.
 TABLES = ("position_ids", "token_type_ids", "inv_freq", "masked_bias", "relative_position_index")
 # Fields of a config that do not change what the model computes.
@@ -74,8 +73,7 @@ def load(
         check_sizes(PreTrainedConfig.get_config_dict(name, **options)[0], model)
         config = AutoConfig.from_pretrained(name, **options)
         _check_type(model, config.model_type, kind)
-        files = [file for pattern in WEIGHTS for file in Path(name).glob(pattern)]
-        check_weights_fill(lambda: kind(config), files, model)
+        check_weights_fill(lambda: kind(config), Path(name), model)
         loaded: Any = kind.from_pretrained(
             name,
             dtype=dtype,

@@ -41,7 +41,6 @@ CONFIG = "open_clip_config.json"
 VOCABULARY = "vocabulary.txt"  # beside weights whose tokenizer is a `WordTokenizer`
 HUB = "hf-hub:"  # before the id of a repository
 LOCAL = "local-dir:"  # before the path of a folder
-WEIGHTS = ("*.safetensors", "*.bin", "*.pth")
 BIG_VISION = (".npz", ".npy")  # weights of SigLIP as their authors publish them
 RANDOM = "random"  # the only way to random weights: forgotten ones would go unnoticed
 
@@ -189,12 +188,10 @@ def _checked_config(name: str, model: str) -> dict[str, Any]:
     options = text.get("tokenizer_kwargs") or {}
     if "auto_map" in tower or options.get("trust_remote_code"):
         raise ValueError("its text tower or tokenizer needs trust_remote_code")
-    files: list[Path] = []
     if name.startswith(LOCAL):
-        for pattern in WEIGHTS:
-            files += Path(name.removeprefix(LOCAL)).glob(pattern)
-    empty = {"load_weights": False, "pretrained_text": False, "device": "meta"}
-    check_weights_fill(partial(open_clip.create_model, name, **empty), files, model)
+        empty = {"load_weights": False, "pretrained_text": False, "device": "meta"}
+        build = partial(open_clip.create_model, name, **empty)
+        check_weights_fill(build, Path(name.removeprefix(LOCAL)), model)
     return config
 
 
