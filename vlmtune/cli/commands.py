@@ -76,39 +76,38 @@ the path of a YAML is relative to that config."""
 MODEL = """an export, a .ckpt, a hub id (of an export, of transformers or of open_clip), a
 save_pretrained folder, an open_clip name or folder, a name with its weights such as
 ViT-B-32-quickgelu:openai, a weights file with --architecture, a YAML, or its stem in
-configs/plugins/models or backbones, or published:NAME of weights that were downloaded"""
+configs/plugins/models or backbones, or published:NAME for downloaded weights"""
 SCORER = "as for `vlmtune evaluate`, or a YAML with backbone and adapter; it scores captions"
-PRETRAINED = """weights of an open_clip name: a tag such as openai, a file, or random; of a trained
-model the folder or file of its base model, if it has moved"""
-ARCHITECTURE = """the open_clip name of the weights in the file --model (.pt, .pth, .bin,
-.safetensors); for weights fine-tuned from OpenAI's it ends in -quickgelu"""
-PACKAGES = """packages besides vlmtune that an export or a checkpoint may import classes from; no
-others are imported"""
+PRETRAINED = """for an open_clip name, its weights: a tag such as openai, a file, or random; for a
+trained model, the folder or file of its base model, if the base model has moved"""
+ARCHITECTURE = """the open_clip name of the architecture, if --model is a weights file (.pt, .pth,
+.bin, .safetensors); for weights fine-tuned from OpenAI's the name ends in -quickgelu"""
+PACKAGES = """packages besides vlmtune from which an export or a checkpoint may import classes"""
 RUNS = """report.json or its folder, or another tool's items (.jsonl, .csv, .parquet); the first is
 the baseline of the comparison; or the folder of one sweep, for a table of its trials"""
-EVALUATE = """Options of your own tables: --table.images DIR is the folder of their images, and
---table.columns.caption NAME their column of captions."""
+EVALUATE = """Options for your own tables: --table.images DIR names the folder of the images, and
+--table.columns.caption NAME the column of captions."""
 BENCHMARKS = """stems of configs/plugins/benchmarks, sources of `vlmtune download --list`, YAMLs
 with one benchmark or a list, or your own tables (csv, tsv, jsonl, parquet); paths in them are
 relative to the working directory"""
-IMAGE_SIZE = """read images at this size, for pictures whose objects are small; position embeddings
-are interpolated, trained ones refused"""
+IMAGE_SIZE = """make the export read images at this size, for pictures with small objects; position
+embeddings are interpolated, which is an error if they were trained"""
 DEVICE = "cpu, cuda, ...; the accelerator by default"
 BATCH_SIZE = "images that an accelerator encodes at once (%(default)s); a CPU encodes 32"
 TEXT_ONLY = """also measure three scores that see no image: an n-gram model of these captions
 (shards, or a text file with one caption a line), the caption with the fewest words, and the model's
 scores averaged over up to 64 images"""
 ITEMS = """also write one row per item, as .jsonl, .csv or .parquet: benchmark, id, files, captions,
-truth, scores, right or wrong; given OUT/items.jsonl (or .csv, .parquet), `vlmtune report` shows
-which items were won and lost"""
-SIZE = """tiny is 24 images and two training steps, to check that every step runs; full is the
-whole experiment, 25 minutes to an hour on two cores (%(default)s); use a separate folder for each
-size"""
+truth, scores, right or wrong; if FILE is OUT/items.jsonl (or .csv, .parquet), `vlmtune report`
+shows which items were won and lost"""
+SIZE = """tiny is 24 images and two training steps, to check that every stage runs; full is the
+whole experiment, 25 minutes to an hour on two cores (default: %(default)s); use a separate folder
+for each size"""
 QUICKSTART = """\
 It renders a world of scenes, trains two adapters on top of a small frozen CLIP (Cola's
-recipe, and grounded words on a mixture of corpora), exports the second, and reports what
-they gained and forgot: 5 to 12 minutes on two idle cores.
-Run it again to reuse existing files and resume trainings from their last checkpoints."""
+recipe, and grounded words on a mixture of corpora), exports grounded words, and reports what
+both gained and forgot. This takes 5 to 12 minutes on two idle cores.
+Run it again to reuse existing files and resume training from the last checkpoints."""
 BUILD = """\
 All other arguments go to the builder and override its YAML, for example --train 100. `vlmtune
 build table --help` lists the arguments for tables. The file or folder to read may come first:
@@ -119,56 +118,57 @@ data/mine-shards combines all parts into one corpus."""
 WORKERS = "processes that check images and write shards; the result is the same (%(default)s)"
 LEFT_OUT = "fraction of images, or of rows of a table, that may be missing or damaged (%(default)s)"
 DOWNLOAD = """\
-Files go to where the plug-ins of configs/plugins look for them. What is there already is not
-downloaded again, and an interrupted download resumes. Licences are recorded in licences.json beside
-the data."""
+Files go to where the plug-ins of configs/plugins look for them. Existing files are not downloaded
+again, and an interrupted download resumes. Licences are recorded in licences.json beside the
+data."""
 DOWNLOADED = """a source in the list, or a benchmark or corpus, to download only the files that it
 reads"""
-DATA_ROOT = """folder of the data instead of data; set the environment variable VLMTUNE_DATA to it
-and all commands look there"""
+DATA_ROOT = """folder for the data (data); set the environment variable VLMTUNE_DATA to the same
+folder, so that all commands look there"""
 FROM = """use files that you downloaded into this folder; they are checked and put in place"""
 LEADERBOARD = """\
 Run it again at any time, with more models or benchmarks, too: it measures only what is missing. The
 numbers lie in OUT/measured, named by the model's weights and by the benchmark's options and items.
-The page shows gains beside losses, costs, tests of each pair of models, and published numbers.
+The page shows what each model gained and lost, costs, significance tests of each pair of models,
+and published numbers.
 
 Example:
   vlmtune leaderboard checkpoints/scenes-clip published:scenes/prompts runs/quickstart/export \\
     --benchmarks configs/experiments/quickstart/benchmarks.yaml --out runs/leaderboard"""
 MODELS = """models as for `vlmtune evaluate --model`, or folders of runs, whose newest checkpoint is
-taken; the first is the one that the others are compared with; --pretrained is for plain names of
-open_clip, --architecture for weights files"""
-N_GRAM = """also score without an image: by an n-gram model of these captions (shards, or a text
-file with one caption a line), and by the fewest words"""
+used; all other models are compared with the first; --pretrained applies to plain open_clip names,
+--architecture to weights files"""
+N_GRAM = """also measure two scores that see no image: an n-gram model of these captions (shards, or
+a text file with one caption a line), and the caption with the fewest words"""
 COMPARE = """\
-Run it again at any time: finished runs are skipped, stopped ones resume.
+Run it again at any time: finished runs are skipped, and stopped runs resume.
 Several processes can work on one comparison at the same time, for example one per GPU."""
 GRID = """train every strategy with every combination of these values, for example
 model.optimizer.init_args.lr=0.001,0.01 data.batch_size=20,40"""
 EXPORT = """\
-WiSE-FT interpolates between the pre-trained weights (alpha 0) and the trained ones (alpha 1).
+WiSE-FT interpolates between the pre-trained weights (alpha 0) and the trained weights (alpha 1).
 Measure several alphas, choose one, then export it:
   vlmtune export last.ckpt --alphas 0,0.25,0.5,0.75,1 --benchmarks suite.yaml
   vlmtune export last.ckpt --alpha 0.5 --out exports/NAME
 With --alphas, nothing is exported unless --alpha and --out are given."""
-MERGED = """write a whole open_clip or transformers checkpoint instead; only if training changed the
-model's own weights alone (full fine-tuning, last blocks, LoRA, matching heads) or mapped text
-embeddings (text map)"""
-FORMAT = """what --merged writes, instead of a checkpoint of the model's own library; onnx also
-supports adapters with weights of their own, if they embed images and texts; peft: what --out
-writes for LoRA, for PeftModel.from_pretrained"""
-VECTORS = """turn grounded words into one vector an image and a caption, with this weight of the
-frozen score: 1 binds best, 3 forgets least"""
-DIRECTIONS = """shorten --vectors to K numbers and those of the frozen model, by the directions in
-which --images differ most"""
+MERGED = """write a whole open_clip or transformers checkpoint instead of an export; only for
+training that changed the model's own weights (full fine-tuning, last blocks, LoRA, matching heads)
+or mapped text embeddings (text map)"""
+FORMAT = """sentence-transformers or onnx: what --merged writes, instead of a checkpoint of the
+model's own library; onnx also supports adapters with weights of their own, if they embed images and
+texts; peft: what --out writes for LoRA, for PeftModel.from_pretrained"""
+VECTORS = """turn grounded words into a dual encoder (one vector per image and per caption), with
+this weight of the frozen score: 1 binds best, 3 forgets least"""
+DIRECTIONS = """shorten the vectors of --vectors to the frozen embedding and K numbers, in the K
+directions in which --images differ most"""
 MTEB = "also write the result files of mteb, for Winoground, SugarCrepe and ARO"
 INDEX = """\
-Run it again with more files to add those that are new or have changed.
+Run it again with more files: only new and changed images are added.
 An interrupted run resumes."""
-RECALL = """images that embeddings shortlist, for an adapter that has to read image and text
-together (%(default)s)"""
+RECALL = """number of images that embeddings shortlist for a joint adapter, which then scores them
+(%(default)s)"""
 NEIGHBOURS = """\
-An interrupted run resumes. Then train with the folder it prints:
+An interrupted run resumes. Then train with the folder that the command prints:
   --data.mined vlmtune.mining.neighbours.MinedNeighbours --data.mined.cache FOLDER"""
 
 
@@ -237,7 +237,7 @@ def command_parser() -> argparse.ArgumentParser:
 
     add = command("quickstart", QUICKSTART_SUMMARY, QUICKSTART)
     add("--out", **path, default=Path("runs/quickstart"), help="folder to write (%(default)s)")
-    add("--seed", type=int, default=0, help="seed of the trainings (%(default)s)")
+    add("--seed", type=int, default=0, help="seed of training (%(default)s)")
     add("--size", choices=("tiny", "small", "full"), default="small", help=SIZE)
 
     for name, summary in TRAINING.items():
@@ -255,9 +255,10 @@ def command_parser() -> argparse.ArgumentParser:
 
     add = command("download", "download data sets and weights", DOWNLOAD)
     add("names", nargs="*", metavar="NAME", help=DOWNLOADED)
-    add("--list", action="store_true", help="list all sources, what they need and what is here")
+    add("--weights", nargs="+", default=[], metavar="NAME", help="published weights: negclip, ...")
+    add("--list", action="store_true", help="list all sources, and what you already have")
     add("--data-root", **path, metavar="DIR", help=DATA_ROOT)
-    add("--whole", action="store_true", help="take archives of all images, not single images")
+    add("--whole", action="store_true", help="download whole archives, not single images")
     add("--from", dest="given", **path, metavar="FOLDER", help=FROM)
     add("--accept", nargs="+", default=[], metavar="NAME", help="accept the terms of these sources")
     add("--dry-run", action="store_true", help="show what would be downloaded, and exit")
@@ -288,8 +289,8 @@ def command_parser() -> argparse.ArgumentParser:
     add("--seeds", type=int, nargs="+", default=[0], help="seeds of each strategy (0)")
     add("--only", nargs="+", default=[], metavar="STRATEGY", help="only train these rows")
     add("--grid", nargs="+", default=[], metavar="KEY=VALUE,...", help=GRID)
-    add("--steps", type=int, help="shorten every training to this many steps")
-    add("--out", **path, help="folder of the runs; the YAML's by default")
+    add("--steps", type=int, help="shorten every run to this many steps")
+    add("--out", **path, help="folder of the runs; by default the one in the YAML")
 
     add = command("export", EXPORT_SUMMARY, EXPORT)
     add("checkpoint", nargs="?", **path, help="a .ckpt of `vlmtune fit`, or an export")
@@ -308,7 +309,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--directions", type=at_least(1), metavar="K", help=DIRECTIONS)
     add("--images", **path, metavar="FOLDER", help="images for --directions, at least K")
     add("--alpha", type=float, help="alpha of the exported weights (1)")
-    add("--alphas", type=numbers, metavar="A,A,...", help="alphas to measure")
+    add("--alphas", type=numbers, metavar="A,A,...", help="alphas to measure on --benchmarks")
     add("--benchmarks", nargs="+", metavar="B", help="as for `vlmtune evaluate`")
     _store(add)
 
@@ -337,8 +338,8 @@ def command_parser() -> argparse.ArgumentParser:
     add("--csv", **path, metavar="FILE", help="also write every number as CSV")
     add("--latex", **path, metavar="FILE", help="also write a LaTeX table of the primary numbers")
     add("--mteb", **path, metavar="FOLDER", help=MTEB)
-    add("--metric", metavar="BENCHMARK[/METRIC]", help="of a sweep: sort its trials by this number")
-    add("--export", **path, metavar="FOLDER", help="of a sweep: export the best trial's weights")
+    add("--metric", metavar="BENCHMARK[/METRIC]", help="for a sweep: sort trials by this metric")
+    add("--export", **path, metavar="FOLDER", help="for a sweep: export the best trial's weights")
     add("--packages", nargs="+", default=(), metavar="NAME", help=PACKAGES)
 
     add = command("score", "score images against captions")

@@ -14,9 +14,10 @@ DEFAULT_WIDTHS = [0, 128, 1024, 2048, 16384]
 SUMMARY = "probe how much an embedding reveals about image transformations"
 PROBE = """\
 It transforms each image in 31 ways (fine) and in 10 categories (categories), embeds the results
-with the frozen model, and trains small networks to tell them apart (Rashtchian et al. 2023, Tables
-1 to 6). Embeddings are stored, so a second run with other probes encodes nothing. With several
-models or layers each gets its own folder, and the tables show them side by side.
+with the frozen model, and trains small networks (probes) to predict the transformation from the
+embedding (Rashtchian et al. 2023, Tables 1 to 6). Embeddings are stored, so a second run with other
+probes encodes nothing. With several models or layers each gets its own folder, and the tables show
+them side by side.
 Look at the transformations first:
   vlmtune probe --images photos --pictures sheets"""
 IMAGES = """a folder of images (its subfolders are classes, train/ and test/ are splits), a table,
@@ -62,9 +63,9 @@ def declare(
     add("--text", default="a photo", help=TEXT)
     add("--layer", nargs="+", default=["pooled"], metavar="LAYER", help=LAYER)
     add("--widths", type=at_least(0), nargs="+", default=DEFAULT_WIDTHS, metavar="N", help=WIDTHS)
-    add("--steps", type=at_least(1), default=1000, help="training steps of a probe (%(default)s)")
-    add("--runs", type=at_least(1), default=5, help="probes trained of each kind (%(default)s)")
-    add("--limit", type=at_least(2), metavar="N", help="most images per split; all by default")
+    add("--steps", type=at_least(1), default=1000, help="training steps per probe (%(default)s)")
+    add("--runs", type=at_least(1), default=5, help="number of probes of each kind (%(default)s)")
+    add("--limit", type=at_least(2), metavar="N", help="at most N images per split; all by default")
     add("--side", type=at_least(8), default=224, help=SIDE)
     add("--seed", type=int, default=0, help="seed of transformations and probes (%(default)s)")
     add("--name", help="name of the run in reports; by default the model's name")
