@@ -20,12 +20,12 @@ header of an experiment has the commands that run it, how long a run takes, and 
 or measured. The paths work in a checkout and with an installed package.
 """
 NOTES = {
-    "plugins/adapters": "An adapter is what is trained.",
+    "plugins/adapters": "An adapter is the part that is trained.",
     "plugins/backbones": "A backbone is the pre-trained model.",
     "plugins/benchmarks": "`vlmtune evaluate --benchmarks STEM`. Headers say where the files are.",
     "plugins/builders": "`vlmtune build STEM --out FOLDER` writes a corpus into shards.",
     "plugins/models": "A backbone and the adapter that scores it: `vlmtune evaluate --model FILE`.",
-    "plugins/modules": "A method by its name: `vlmtune fit --config ... --model FILE`.",
+    "plugins/modules": "A method of a paper, by its name: `vlmtune fit --config ... --model FILE`.",
     "plugins/objectives": "An objective is a loss.",
     "plugins/pairs": "A pair policy chooses the pairs of a batch that a joint adapter scores.",
     "experiments/cola": "The tables of Cola: `base`, then one file of `data`, then a row.",
