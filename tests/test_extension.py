@@ -1,4 +1,4 @@
-"""A new adapter is one file and one YAML; nothing else is edited."""
+"""A new adapter, that of docs/extend.md, is one file and one YAML; nothing else is edited."""
 
 import sys
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.runs import QUIET
+from tests.test_readme import TEXTS, blocks
 from tests.tiny import fit_config, halves
 from vlmtune.cli.main import main
 from vlmtune.evaluation.scorer import Scorer
@@ -14,42 +15,8 @@ from vlmtune.types import ImageRef
 
 pytestmark = QUIET
 
-ADAPTER = '''
-"""A residual bottleneck over pooled embeddings (Houlsby et al. 2019)."""
-
-import torch
-from torch import nn
-
-from vlmtune.adapters.base import DualAdapter
-from vlmtune.types import FeatureSpec
-
-
-class Bottleneck(DualAdapter):
-    """Adds a two-layer bottleneck to each image embedding; exactly the identity at the start."""
-
-    def __init__(self, ratio: float = 0.25) -> None:
-        super().__init__()
-        self.ratio = ratio
-        self.image_input = self.text_input = FeatureSpec("pooled")
-
-    def attach(self, backbone) -> None:
-        super().attach(backbone)
-        hidden = int(backbone.embed_dim * self.ratio)
-        self.down = nn.Linear(backbone.embed_dim, hidden)
-        self.up = nn.Linear(hidden, backbone.embed_dim)
-        nn.init.zeros_(self.up.weight)
-        nn.init.zeros_(self.up.bias)
-
-    def embed_image(self, image):
-        return image.values + self.up(torch.relu(self.down(image.values)))
-
-    def embed_text(self, text):
-        return text.values
-'''
-PLUGIN = """\
-class_path: my_adapter.Bottleneck
-init_args: {ratio: 0.5}
-"""
+(ADAPTER,) = blocks(TEXTS["docs/extend.md"], "python", "adapter")
+PLUGIN = "class_path: my_adapter.Gate\ninit_args: {initial: 0.5}\n"
 
 
 @pytest.fixture
@@ -71,7 +38,7 @@ def run(folder, model, shards, config="my_adapter.yaml"):
 def test_one_file_and_one_yaml_are_enough(plugin, model_folder, shards, capsys):
     assert run(plugin, model_folder, shards) == 0
     printed = capsys.readouterr()
-    assert "Bottleneck on OpenClip" in printed.err
+    assert "Gate on OpenClip" in printed.err
     assert printed.out.endswith(" --out FOLDER --packages my_adapter\n")
     (checkpoint,) = (plugin / "run").rglob("*.ckpt")
     export = ["export", str(checkpoint), "--out", str(plugin / "mine"), "--packages", "my_adapter"]
@@ -81,15 +48,14 @@ def test_one_file_and_one_yaml_are_enough(plugin, model_folder, shards, capsys):
     assert 'vlmtune.load("path/to/mine", packages=["my_adapter"])' in card
     model = read_checkpoint(checkpoint, ["my_adapter"])
     backbone, adapter = model.backbone, model.adapter
-    assert adapter.spec() == {"class_path": "my_adapter.Bottleneck", "init_args": {"ratio": 0.5}}
-    assert adapter.down.out_features == 8
-    assert adapter.up.weight.any()  # it has been trained
+    assert adapter.spec() == {"class_path": "my_adapter.Gate", "init_args": {"initial": 0.5}}
+    assert adapter.gate.ne(0.5).any()  # it has been trained
     picture = plugin / "picture.png"
     halves("red", "blue").save(picture)
     texts = ["a red cube", "a blue dog"]
     scores = Scorer(backbone, adapter)([ImageRef(picture)], texts)
     assert scores.isfinite().all()
-    fresh = type(adapter)(ratio=0.5)
+    fresh = type(adapter)(initial=0.5)
     fresh.attach(backbone)
     plain = Scorer(backbone, fresh)([ImageRef(picture)], texts)
     assert not torch.equal(plain, scores)
@@ -98,9 +64,9 @@ def test_one_file_and_one_yaml_are_enough(plugin, model_folder, shards, capsys):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("ratio", "ration", ("'ration'", "did you mean 'ratio'?")),
-        ("Bottleneck", "Botleneck", ("Botleneck'", "mean 'Bottleneck'?")),
-        ("0.5", "much", ("ratio: ", "'float'", "much")),
+        ("initial", "initail", ("'initail'", "did you mean 'initial'?")),
+        ("Gate", "Gaet", ("Gaet'", "mean 'Gate'?")),
+        ("0.5", "much", ("initial: ", "'float'", "much")),
         ("init_args", "init_arg", ("vlmtune.adapters.Adapter",)),
         ("0.5}", "0.5", ("Invalid content in sub-config file",)),
         (PLUGIN, "", ("'your.yaml'", "No module named 'your'")),

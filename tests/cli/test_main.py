@@ -880,10 +880,3 @@ def test_faults_of_ours_are_told_apart(config, capsys, monkeypatch):
     error = capsys.readouterr().err
     assert "Traceback" in error
     assert error.splitlines()[-1].startswith("vlmtune: error: KeyError")
-
-
-def test_debug_shows_where_an_error_of_the_user_came_from(capsys):
-    assert main(["report", "nowhere", "--out", "x", "--debug"]) == 2
-    error = capsys.readouterr().err
-    assert "Traceback" in error
-    assert error.splitlines()[-1].startswith("vlmtune: error: expected a report.json")

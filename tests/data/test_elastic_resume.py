@@ -109,16 +109,6 @@ def test_other_data_are_named_on_resuming(killed, make_set, tmp_path, step, effe
         train(make_set(12, 5), tmp_path, 4, 0, first / f"step={step}.ckpt")
 
 
-def test_a_run_may_change_its_batch_size_again_and_again(make_set, tmp_path):
-    data, seen, resume, steps = make_set(23, 5), [], None, 0
-    for number, size in enumerate([2, 5, 3, 1]):
-        steps += 2
-        folder, limit = tmp_path / str(number), {"max_epochs": -1, "max_steps": steps}
-        seen += flat(train(data, folder, size, 0, resume, None, 1, **limit))
-        resume = folder / f"step={steps}.ckpt"
-    assert seen == order(data, 0)[:22]
-
-
 @pytest.mark.parametrize("limit", [3, 0.6])
 def test_a_limited_epoch_ends_where_its_batches_end(make_set, tmp_path, limit):
     """Three batches of the six of four, or 60 % of them."""

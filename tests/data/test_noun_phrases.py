@@ -1,4 +1,3 @@
-import random
 from dataclasses import replace
 
 import pytest
@@ -79,28 +78,6 @@ def test_phrases_of_captions_that_were_not_drawn_are_true():
         batch = collate(NounPhrases().groups(shown, whole=whole))
         truth = {"dog": [True, False], "cat": [True, True], "cow": [False, True]}
         assert batch.targets.truth.T.tolist() == [truth[text] for text in batch.texts]
-
-
-def test_truth_is_that_of_the_loops():
-    words = ("dog", "cat", "red cube", "horse", "boat")
-    maker = NounPhrases()
-    for seed in range(20):
-        rng = random.Random(seed)
-        groups = []
-        for key in "abc":
-            texts = tuple(f"a {' and a '.join(rng.sample(words, 2))} {key}{j}" for j in range(3))
-            truth = [[rng.randint(0, 1) for _ in texts] for _ in range(2)]
-            groups.append(group(key, 2, texts, truth))
-        batch = collate(maker.groups(groups))
-        rows = [(g, i) for g in groups for i in range(2)]
-        wanted = set()
-        for row, (g, i) in enumerate(rows):
-            for j, text in enumerate(g.texts):
-                if g.truth[i, j]:
-                    wanted |= {(row, phrase) for phrase in maker.of_caption(text)}
-        got = {(i, batch.texts[j]) for i, j in batch.targets.truth.nonzero().tolist()}
-        assert got == wanted
-        assert set(batch.texts) == {phrase for _, phrase in wanted}
 
 
 def test_phrases_may_be_none_move_with_their_batch_or_be_a_corpus_own():

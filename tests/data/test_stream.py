@@ -62,13 +62,6 @@ def test_evaluation_sees_each_record_exactly_once(data, world, workers):
     assert seen == [f"r{i}" for i in range(data.manifest.records)]
 
 
-def test_each_epoch_has_every_record_in_another_order(data):
-    stream = GroupStream((data,), 1, window=5, images=False)
-    one, other = (flat(read(stream, epoch)) for epoch in range(2))
-    assert one != other
-    assert sorted(one) == sorted(other) == sorted(f"r{i}" for i in range(data.manifest.records))
-
-
 @pytest.mark.parametrize("one", [(4, 2, 1), (2, 3, 1), (1, 2, 3)])
 @pytest.mark.parametrize("other", [(2, 3, 1), (4, 2, 1), (2, 1, 2)])
 def test_an_epoch_goes_on_in_another_shape(data, one, other):

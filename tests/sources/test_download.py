@@ -67,19 +67,6 @@ def test_a_benchmark_reads_what_came(mirror):
     assert content() == before
 
 
-def test_a_new_version_of_a_source_comes(mirror):
-    declare_toy(mirror)
-    download("toy")
-    file = {"url": f"{HOST}/add_att.json", "path": "toy/add_att.json"}
-    newer = rows(3).replace(b"left", b"west")
-    publish(mirror, f"{HOST}/add_att.json", newer)
-    checksum = f"sha256:{hashlib.sha256(newer).hexdigest()}"
-    declare_toy(mirror, files=[file | {"checksum": checksum}])
-    publish(mirror, f"{HOST}/add_att.json", newer)
-    download("toy")
-    assert content()["toy/add_att.json"] == newer
-
-
 def test_an_image_comes_from_the_first_place_that_has_it(mirror):
     places = [f"{HOST}/old/{{name}}", f"{HOST}/images/{{file}}"]
     declare_toy(mirror, images=[single_images(url=places)])

@@ -6,12 +6,9 @@ from pytorch_lightning.callbacks import Callback
 
 from tests.runs import QUIET, fit, module, quiet_trainer, weights
 from vlmtune.adapters import LastBlocks, LinearProbe
-from vlmtune.adapters.trained_state import trained_state
 from vlmtune.benchmarks.cola_multi import ColaMulti
-from vlmtune.cli.main import main
 from vlmtune.data import ShardDataModule, ShardSet
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.model import load, read_checkpoint
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.training import EMA, BenchmarkCallback
 
@@ -62,12 +59,6 @@ def test_after_k_steps_it_is_the_formula(model_folder, shards, tmp_path, every, 
     want, got = average(live.states, DECAY, every, start), weights(one)  # left in the module
     assert_near(got, want)
     assert any(not value.equal(live.states[-1][name]) for name, value in got.items())
-
-
-def test_training_does_not_notice(model_folder, shards, tmp_path):
-    plain = fit(made(model_folder), shards, tmp_path, val=True)[1]
-    averaged = fit(made(model_folder), shards, tmp_path, callbacks=(EMA(DECAY),), val=True)[1]
-    assert averaged.losses == plain.losses
 
 
 def test_before_the_first_step_that_counts_it_is_the_weights(model_folder, shards, tmp_path):
@@ -199,18 +190,6 @@ def test_validation_sees_the_average_and_gives_the_weights_back(model_folder, sh
         want = average(live.states[:number])
         assert_near(seen, want)
         assert equal(after, live.states[number - 1])
-
-
-@pytest.mark.slow
-def test_an_export_is_of_the_average(model_folder, shards, tmp_path):
-    one = made(model_folder)
-    fit(one, shards, tmp_path, steps=4, callbacks=(EMA(DECAY),), save=True)
-    checkpoint = tmp_path / "stepstep=4.ckpt"
-    model = read_checkpoint(checkpoint)
-    assert equal(trained_state(model.backbone, model.adapter), weights(one))
-    assert main(["export", str(checkpoint), "--out", str(tmp_path / "out")]) == 0
-    model = load(tmp_path / "out")
-    assert equal(trained_state(model.backbone, model.adapter), weights(one))
 
 
 @pytest.mark.parametrize("stage", ["validate", "test"])

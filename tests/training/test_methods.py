@@ -9,7 +9,6 @@ import torch
 import yaml
 from jsonargparse._parameter_resolvers import get_signature_parameters as get_parameters
 
-from tests.refusals import command_refused
 from tests.runs import QUIET, fit, weights
 from tests.test_configs import Parsed
 from tests.tiny import fit_config
@@ -158,18 +157,3 @@ def test_fit_trains_a_named_module_as_python_does(path, model_folder, shards, tm
     assert got.keys() == wanted.keys()
     assert all(value.equal(wanted[name]) for name, value in got.items())
     assert not all(value.equal(before[name]) for name, value in got.items())
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--model", "vlmtune.training.methods.MMAdaptorModule"], "MMAdaptorModule"),
-        (["--model", "torch.nn.Linear"], "torch.nn.Linear"),
-    ],
-)
-def test_a_wrong_module_or_key_is_refused_in_one_line(
-    words, said, model_folder, shards, tmp_path, capsys
-):
-    config = plain(tmp_path, model_folder, shards)
-    path = str(ROOT / "configs/plugins/modules/mm_adapter.yaml")
-    (_,) = command_refused(capsys, ["fit", "--config", config, "--model", path, *words], said)

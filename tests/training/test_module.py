@@ -78,18 +78,6 @@ def test_the_learning_rate_rises_and_falls(model_folder, shards, tmp_path, warmu
     assert watch.rates == pytest.approx([1e-3 * factor for factor in want])
 
 
-def test_only_the_adapter_moves_and_the_backbone_stays_still(model_folder, shards, tmp_path):
-    made = module(model_folder)
-    frozen = {n: v.clone() for n, v in made.backbone.state_dict().items()}
-    before = weights(made)
-    fit(made, shards, tmp_path, steps=2)
-    assert all(v.equal(frozen[n]) for n, v in made.backbone.state_dict().items())
-    assert all(not v.equal(before[n]) for n, v in weights(made).items() if "weight" in n)
-    made.train()
-    assert made.adapter.training
-    assert not any(part.training for part in made.backbone.modules())
-
-
 def test_a_fit_drops_out_updates_and_nothing_of_the_backbone(model_folder, shards, tmp_path):
     """Lightning keeps the modes that it finds."""
     runs = []

@@ -70,11 +70,6 @@ def test_it_warns_once_a_check_and_changes_nothing(run, model_folder, shards, tm
     assert all(got[key].equal(want[key]) for key in want)
 
 
-def test_the_last_step_of_the_last_epoch_is_checked(run, said):
-    _, _, trainer = run(every=100, steps=-1, max_epochs=2)
-    assert [line.split(":")[0] for line in said()] == [f"step {trainer.global_step}"] == ["step 6"]
-
-
 def test_it_knows_the_last_step_where_lightning_estimates_another(run, said):
     scheduled = GradientAccumulationScheduler({0: 1, 1: 3})
     _, _, trainer = run(every=100, steps=-1, max_epochs=2, callbacks=(scheduled,))
