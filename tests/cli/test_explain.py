@@ -12,37 +12,28 @@ from vlmtune.cli.explain import configuration_error, explain, is_expected
 from vlmtune.cli.main import main
 from vlmtune.cli.plugins import make_benchmarks
 
+ERRORS = [
+    (RuntimeError("DataLoader worker (pid 123) is killed by signal: Killed. "),
+     "expected the data workers to run on, got DataLoader worker (pid 123) is killed by signal: "
+     "Killed: free memory"),
+    (RuntimeError("DataLoader worker (pid(s) 1, 2) exited unexpectedly"),
+     "expected the data workers to run on, got DataLoader worker (pid(s) 1, 2) exited "
+     "unexpectedly: free memory"),
+    (RuntimeError("[enforce fail at alloc_cpu.cpp] can't allocate memory"),
+     "expected enough memory, got [enforce fail"),
+    (ValueError("Invalid learning rate: nan"), "expected a valid optimizer, got: Invalid lear"),
+    (RuntimeError("`fused` and `foreach` cannot"), "expected a valid optimizer, got: `fused`"),
+    (type("InductorError", (RuntimeError,), {})("no g++"), "expected a compiler for Compile"),
+    (ValueError("Invalid beta parameter at index 0: 2.0"), "expected a valid optimizer, got: "),
+    (MemoryError(), "expected enough memory, got MemoryError: lower the batch size"),
+    (UsageError("No API key configured."), "expected a run of Weights & Biases, got: No API"),
+    (OSError(errno.ENOSPC, "No space left on device", "a.txt"),
+     "expected room on the disk for a.txt, got: No space"),
+    (OSError(errno.EDQUOT, "Quota"), "expected room on the disk, got: Quota: free"),
+]  # fmt: skip
 
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (
-            RuntimeError("DataLoader worker (pid 123) is killed by signal: Killed. "),
-            "expected the data workers to run on, got DataLoader worker (pid 123) is killed by "
-            "signal: Killed: free memory",
-        ),
-        (
-            RuntimeError("DataLoader worker (pid(s) 1, 2) exited unexpectedly"),
-            "expected the data workers to run on, got DataLoader worker (pid(s) 1, 2) exited "
-            "unexpectedly: free memory",
-        ),
-        (
-            RuntimeError("[enforce fail at alloc_cpu.cpp] can't allocate memory"),
-            "expected enough memory, got [enforce fail",
-        ),
-        (ValueError("Invalid learning rate: nan"), "expected a valid optimizer, got: Invalid lear"),
-        (RuntimeError("`fused` and `foreach` cannot"), "expected a valid optimizer, got: `fused`"),
-        (type("InductorError", (RuntimeError,), {})("no g++"), "expected a compiler for Compile"),
-        (ValueError("Invalid beta parameter at index 0: 2.0"), "expected a valid optimizer, got: "),
-        (MemoryError(), "expected enough memory, got MemoryError: lower the batch size"),
-        (UsageError("No API key configured."), "expected a run of Weights & Biases, got: No API"),
-        (
-            OSError(errno.ENOSPC, "No space left on device", "a.txt"),
-            "expected room on the disk for a.txt, got: No space",
-        ),
-        (OSError(errno.EDQUOT, "Quota"), "expected room on the disk, got: Quota: free"),
-    ],
-)
+
+@pytest.mark.parametrize(("error", "line"), ERRORS)
 def test_what_the_machine_lacks_is_no_fault_of_vlmtune(error, line):
     assert explain(error).startswith(line)
     assert is_expected(error)
@@ -51,24 +42,16 @@ def test_what_the_machine_lacks_is_no_fault_of_vlmtune(error, line):
 
 PROBLEM = "Problem with given class_path '{path}': "
 WRONG_CLASSES = [
-    (
-        "vlmtune.training.ema.EMAA",
-        f"{PROBLEM}module 'vlmtune.training.ema' has no attribute 'EMAA': did you mean 'EMA'?",
-    ),
-    (
-        "vlmtune.training.emma.EMA",
-        f"{PROBLEM}No vlmtune.training attribute emma: did you mean 'ema'?",
-    ),
-    (
-        "vlmtune.adapters.LoRAA",
-        f"{PROBLEM}No vlmtune.adapters attribute LoRAA: did you mean 'LoRA'?",
-    ),
+    ("vlmtune.training.ema.EMAA",
+     f"{PROBLEM}module 'vlmtune.training.ema' has no attribute 'EMAA': did you mean 'EMA'?"),
+    ("vlmtune.training.emma.EMA",
+     f"{PROBLEM}No vlmtune.training attribute emma: did you mean 'ema'?"),
+    ("vlmtune.adapters.LoRAA",
+     f"{PROBLEM}No vlmtune.adapters attribute LoRAA: did you mean 'LoRA'?"),
     ("nowhere.Callback", f"{PROBLEM}No module named 'nowhere': change the config"),
-    (
-        "vlmtune.adapters.zero_shot.ZeroShot",
-        "Import path {path} does not correspond to a subclass of {kind}: change the config",
-    ),
-]
+    ("vlmtune.adapters.zero_shot.ZeroShot",
+     "Import path {path} does not correspond to a subclass of {kind}: change the config"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("path", "line"), WRONG_CLASSES)

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -8,10 +7,7 @@ from torch import Tensor
 from tests.refusals import refused
 from vlmtune.data.catalogue import catalogue, decoded_images, image_digests
 from vlmtune.data.images import digest
-from vlmtune.data.shards import ShardSet
 from vlmtune.types import ImageRef
-
-MakeSet = Callable[..., ShardSet]
 
 
 def shade(image: Image.Image) -> Tensor:

@@ -1,7 +1,7 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ from vlmtune.data.datamodule import EpochLoader, ShardDataModule
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
 from vlmtune.types import Batch
-
-MakeSet = Callable[..., ShardSet]
 
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*worker processes in total.*")]
 
@@ -81,17 +79,6 @@ def loaders(
 ) -> Iterator[EpochLoader]:
     for rank in range(world):
         yield EpochLoader(stream, None, lambda: position, rank, world, workers)
-
-
-@pytest.mark.parametrize("workers", [0, 3])
-def test_loaders_have_their_length_and_resume_anywhere(make_set, workers):
-    stream = GroupStream((make_set(15, 4),), 2, window=3, images=False)
-    (alone,) = loaders(stream, 0, (1, 0))
-    whole = keys(alone)
-    assert len(whole) == len(alone) == 7
-    for done in (0, 1, 3, 7):
-        (loader,) = loaders(stream, workers, (1, 2 * done))
-        assert keys(loader) == whole[done:]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -1,7 +1,6 @@
 import io
 import json
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,6 @@ from tests.refusals import refused
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet, decode_group, decode_header
 from vlmtune.data.tar_records import Damage, RawRecord, read_records
-
-MakeSet = Callable[..., ShardSet]
 
 
 def keys(items: list[RawRecord | Damage]) -> list[str]:

@@ -13,26 +13,22 @@ def table(folder: Path, *rows: dict, **options) -> Table:
     return Table(path, **options)
 
 
-@pytest.mark.parametrize(
-    ("names", "taken"),
-    [
-        ("image caption", "image: image, caption: caption"),
-        ("File_Name Sentences", "image: File_Name, caption: Sentences"),
-        ("filename filepath text", "image: filepath, caption: text"),
-        ("path caption text", "image: path, caption: caption"),
-        ("image captions caption", "image: image, caption: captions caption"),
-        ("image caption_1 caption_0", "image: image, caption: caption_1 caption_0"),
-        (
-            "image caption hard_negative_caption",
-            "image: image, caption: caption, negative: hard_negative_caption",
-        ),
-        (
-            "image caption negative image-neg id split",
-            "image: image, caption: caption, negative: negative, negative_image: image-neg, "
-            "id: id, split: split",
-        ),
-    ],
-)
+GUESSED = [
+    ("image caption", "image: image, caption: caption"),
+    ("File_Name Sentences", "image: File_Name, caption: Sentences"),
+    ("filename filepath text", "image: filepath, caption: text"),
+    ("path caption text", "image: path, caption: caption"),
+    ("image captions caption", "image: image, caption: captions caption"),
+    ("image caption_1 caption_0", "image: image, caption: caption_1 caption_0"),
+    ("image caption hard_negative_caption",
+     "image: image, caption: caption, negative: hard_negative_caption"),
+    ("image caption negative image-neg id split",
+     "image: image, caption: caption, negative: negative, negative_image: image-neg, id: id, "
+     "split: split"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "taken"), GUESSED)
 def test_guesses(names, taken, tmp_path):
     listed = names.split()
     columns = table(tmp_path, dict.fromkeys(listed, "x")).columns
@@ -120,30 +116,21 @@ def test_a_wrong_cell_names_its_row_and_column(row, message, tmp_path):
         list(table(tmp_path, good, {**good, **row}).rows())
 
 
-@pytest.mark.parametrize(
-    ("row", "given", "message"),
-    [
-        ({"url": "x", "caption": "a"}, {}, "got the columns url, caption: download the images"),
-        ({"a": "x", "caption": "a"}, {}, "a column of images .* the columns a, caption: name it"),
-        ({"image": "x", "b": "a"}, {}, "a column of captions .*: name it by `columns.caption`"),
-        (
-            {"image": "x", "captoin": "a", "false_caption": "b"},
-            {},
-            "false_caption: rename captoin to caption, or name it by `columns.caption`",
-        ),
-        (
-            {"image": "x", "caption": "a"},
-            {"imge": "image"},
-            "no table has: name one of image, caption",
-        ),
-        ({"image": "x", "caption": "a"}, {"caption": "captoin"}, "did you mean 'caption'"),
-        (
-            {"image": "x", "caption": "a"},
-            {"image": ["image", "caption"]},
-            "for image, got image, caption: name one",
-        ),
-    ],
-)
+WRONG = [
+    ({"url": "x", "caption": "a"}, {}, "got the columns url, caption: download the images"),
+    ({"a": "x", "caption": "a"}, {}, "a column of images .* the columns a, caption: name it"),
+    ({"image": "x", "b": "a"}, {}, "a column of captions .*: name it by `columns.caption`"),
+    ({"image": "x", "captoin": "a", "false_caption": "b"}, {},
+     "false_caption: rename captoin to caption, or name it by `columns.caption`"),
+    ({"image": "x", "caption": "a"}, {"imge": "image"},
+     "no table has: name one of image, caption"),
+    ({"image": "x", "caption": "a"}, {"caption": "captoin"}, "did you mean 'caption'"),
+    ({"image": "x", "caption": "a"}, {"image": ["image", "caption"]},
+     "for image, got image, caption: name one"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "given", "message"), WRONG)
 def test_wrong_columns(row, given, message, tmp_path):
     with refused(message):
         _ = table(tmp_path, row, given=given).columns

@@ -115,6 +115,16 @@ def test_damage_is_counted_reported_and_not_fatal(folder, encoded_png, caplog):
         list(GroupStream((data,), 1, train=False).batches())
 
 
+def test_a_tar_that_ends_early_keeps_what_is_before(folder):
+    tar = folder / "00001.tar"
+    content = tar.read_bytes()
+    tar.write_bytes(content[: content.index(b"000000006.json") - 100])
+    data = ShardSet(str(folder))
+    assert data.counts == [4, 3]
+    stream = GroupStream((data,), 1, train=False, max_damaged=0.5)
+    assert captions_of(stream.batches()) == [f"caption {n}" for n in range(6)]
+
+
 def test_new_and_changed_tars_are_indexed_again_whatever_their_size(folder, encoded_png):
     first = ShardSet(str(folder)).digest()
     write_tar(folder / "00002.tar", members(7, encoded_png(7)))

@@ -6,9 +6,8 @@ import torch
 
 from tests.ranks import run_ranks
 from tests.refusals import refused
-from tests.runs import QUIET, Batches, plugin_of, quiet_trainer
+from tests.runs import QUIET, Batches, quiet_trainer
 from tests.toy import Together, Toy, Tune, batch, groups
-from vlmtune.config import stems
 from vlmtune.data.collate import collate
 from vlmtune.data.datamodule import NoBatches
 from vlmtune.distributed.process_group import ProcessGroup
@@ -200,20 +199,10 @@ class Blocks(PairPolicy):
         return pairs
 
 
-def plugins():
-    """Every objective that has a YAML; new ones, as some remember what they have seen.
-
-    `test_teacher` has those that read a teacher.
-    """
-    made = [plugin_of("objectives", stem, Objective) for stem in stems("objectives")]
-    return [objective for objective in made if "teacher" not in objective.needs]
-
-
 DUAL = [InfoNCE(), PairBCE(0.5), PairBCE(2.0, balanced=True), Spread(0.3)]
 CASES = {
     "dual": (lambda: Tune(), lambda: DUAL),
     "tokens": (lambda: Tune(kind="tokens"), lambda: [Uniform(), Aligned(0.1)]),
-    "plugins": (lambda: Tune(kind="tokens"), plugins),
     "joint": (lambda: Together(), lambda: [PairBCE(balanced=True), PairBCE(), InfoNCE(), Spread()]),
 }
 

@@ -51,6 +51,13 @@ def test_a_dual_adapter_gives_all_that_objectives_need(frozen, chunk):
         assert ours.mask.equal(theirs.mask)
 
 
+def test_what_no_objective_needs_is_not_computed():
+    backbone = Toy()
+    got = share(TrainingScores(backbone, Tune(), AllPairs()))
+    assert (got.rows.reference, got.rows.embedded.image_tokens) == (None, None)
+    assert len(backbone.images) == len(backbone.texts) == 1
+
+
 def test_the_reference_stays_where_training_changes_the_backbone():
     backbone = Toy()
     scores = TrainingScores(backbone, Tune(), AllPairs(), {"reference"})

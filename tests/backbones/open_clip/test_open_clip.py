@@ -142,6 +142,17 @@ def test_patch_tokens_equal_the_blocks_without_the_class_token(made, variant):
         assert got.mask.all()
 
 
+def test_timm_tokens_equal_the_trunk(made):
+    backbone = made("timm")
+    pixels = pixels_for(backbone)
+    with torch.no_grad():
+        want = backbone.model.visual.trunk.forward_features(pixels)[:, 1:]
+    got = backbone.encode_image(pixels, FeatureSpec("tokens", -1)).values
+    torch.testing.assert_close(got, want)
+    assert (backbone.image_tokens, backbone.image_width) == (100, 64)
+    assert backbone.fits(FeatureSpec("tokens", -6), "image") is None
+
+
 @pytest.mark.parametrize("maker", [LoRA, partial(DeepPrompts, coupled=False)])
 def test_a_resnet_gives_its_last_map_and_leaves_the_text_tower_to_train(made, maker):
     backbone = copy.deepcopy(made("resnet"))
