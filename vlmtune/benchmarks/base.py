@@ -125,10 +125,7 @@ class Benchmark(Configured, ABC, Generic[I]):
         """Turns finite scores on the CPU, in the order of `items.pairs`, into numbers."""
 
     def outputs(self, labels: Sequence[str]) -> Sequence[int] | None:
-        """The class of an image classifier, by its position in `labels`, of each candidate.
-
-        None where the candidates are captions, which no classifier of images has as classes.
-        """
+        """The position in `labels` of each candidate's class; None where candidates are captions."""
         return None
 
     # -- what all share ------------------------------------------------------------------------
