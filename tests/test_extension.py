@@ -64,7 +64,7 @@ def test_one_file_and_one_yaml_are_enough(plugin, model_folder, shards, capsys):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("initial", "initail", ("'initail'", "did you mean 'initial'?")),
+        ("initial", "initialx", ("'initialx'", "did you mean 'initial'?")),
         ("Gate", "Gaet", ("Gaet'", "mean 'Gate'?")),
         ("0.5", "much", ("initial: ", "'float'", "much")),
         ("init_args", "init_arg", ("vlmtune.adapters.Adapter",)),

@@ -174,8 +174,8 @@ def test_options_of_a_table_on_the_command_line(tmp_path, capsys):
     # The table is read before the model is looked for.
     assert main([*command, "--table.images", str(tmp_path / "photos")]) == 2
     assert "got 'gone'" in capsys.readouterr().err
-    assert main([*command, "--table.colums.image", "a"]) == 2
-    assert "colums.image" in capsys.readouterr().err
+    assert main([*command, "--table.folder", "photos"]) == 2
+    assert "'folder' is not accepted" in capsys.readouterr().err
 
 
 def test_images_inside_a_table_are_written_once(tmp_path, monkeypatch):

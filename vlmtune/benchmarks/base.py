@@ -125,7 +125,7 @@ class Benchmark(Configured, ABC, Generic[I]):
         """Turns finite scores on the CPU, in the order of `items.pairs`, into numbers."""
 
     def outputs(self, labels: Sequence[str]) -> Sequence[int] | None:
-        """The position in `labels` of each candidate's class; None where candidates are captions."""
+        """The position in `labels` of each candidate's class; None where these are captions."""
         return None
 
     # -- what all share ------------------------------------------------------------------------
