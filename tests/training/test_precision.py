@@ -10,11 +10,15 @@ from tests.adapters.families import attached, pixels
 from tests.contracts.test_adapters import CONFIGS
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module, quiet_trainer, weights
+from tests.scored import random_targets, random_values, scored
 from vlmtune.adapters import Adapter, FullFineTuning
 from vlmtune.adapters.base import inner_products
 from vlmtune.config import instantiate
 from vlmtune.data import ShardDataModule, ShardSet
+from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.objectives import CEClip, CyClip, FSCClip, ReadAlignment
 from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.types import ScoreShard
 
 pytestmark = QUIET
 
@@ -87,6 +91,20 @@ def test_it_trains_in_bf16(path, model_folder, shards, tmp_path):
     # The loss itself is not rounded to bf16.
     in_bf16 = torch.tensor(losses[1])
     assert not in_bf16.equal(in_bf16.bfloat16().float())
+
+
+@pytest.mark.parametrize("kind", [CEClip, CyClip, FSCClip, ReadAlignment])
+def test_losses_of_embeddings_are_not_rounded_to_bf16(kind, model_folder, shards, tmp_path):
+    objective = kind()
+    trained = module(model_folder, FullFineTuning(tokens=True), [objective])
+    targets = random_targets(0)
+    given = scored(10 * random_values(0).float())
+    shard = ScoreShard(given, targets, given, targets)
+    want = trained._part(objective.eval(), shard, ProcessGroup())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert trained._part(objective, shard, ProcessGroup()).equal(want)
+    _, watch = fit(trained, shards, tmp_path, steps=1, precision="bf16-mixed")
+    assert torch.tensor(watch.losses).isfinite().all()
 
 
 @pytest.mark.parametrize("algorithm", [None, "value"])

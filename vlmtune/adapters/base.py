@@ -10,6 +10,7 @@ does not matter; export and load change nothing.
 
 import math
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any, ClassVar, Generic, cast
 
 import torch
@@ -184,8 +185,9 @@ class DualAdapter(Adapter[ImageT, TextT]):
     def scores(self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]) -> Scores:
         """Scores embedded images against embedded texts; the result holds the embeddings."""
         values = self.compare(image, text)
-        image = normalize(image, dim=-1)
-        text = normalize(text, dim=-1)
+        # In 32 bits: objectives multiply them, too.
+        image = normalize(full_precision(image), dim=-1)
+        text = normalize(full_precision(text), dim=-1)
         return Scores.full(values, Embedded(image, text, self.scale))
 
     def compare(
@@ -199,22 +201,24 @@ class DualAdapter(Adapter[ImageT, TextT]):
         """Scores embedded image i against embedded text i: the diagonal of `compare`."""
         image = normalize(image, dim=-1)
         text = normalize(text, dim=-1)
-        cosines = (_full_precision(image) * _full_precision(text)).sum(dim=-1)
+        cosines = (full_precision(image) * full_precision(text)).sum(dim=-1)
         return self.scale * cosines + self.bias
 
 
 def inner_products(image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]) -> Float[Tensor, "N M"]:
     """The products of all rows, in mixed precision too in 32 bits: bf16 has steps of 1/8 at 30."""
-    image = _full_precision(image)
-    text = _full_precision(text)
-    device = image.device.type
-    if not torch.amp.is_autocast_available(device):
-        return image @ text.mT
-    with torch.autocast(device, enabled=False):
-        return image @ text.mT
+    with without_autocast(image.device):
+        return full_precision(image) @ full_precision(text).mT
 
 
-def _full_precision(values: Vectors) -> Vectors:
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Computes in the types of the values, in mixed precision too."""
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
+
+
+def full_precision(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """The values in 32 bits, or in 64 if they have them."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 

@@ -18,7 +18,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from typing_extensions import override
 
-from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.base import Adapter, without_autocast
 from vlmtune.backbones.base import Backbone
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
@@ -341,10 +341,12 @@ class AdaptationModule(TrainedWeights, StopsAtSignals, ClipsGradients):
 
     def _part(self, objective: Objective, shard: ScoreShard, group: ProcessGroup) -> Tensor:
         """Returns this rank's part of a loss; the parts of all ranks add up to it."""
-        if isinstance(objective, ShardedObjective):
-            return objective.shard_loss(shard, group)
-        scores, targets = gather_all(shard, group)
-        return objective(scores, targets) / group.size
+        # Mixed precision would round products of embeddings, as it would round scores.
+        with without_autocast(shard.rows.values.device):
+            if isinstance(objective, ShardedObjective):
+                return objective.shard_loss(shard, group)
+            scores, targets = gather_all(shard, group)
+            return objective(scores, targets) / group.size
 
     def _diagnose(self, shard: ScoreShard) -> None:
         """Logs the diagnostics of objectives on the rank's own batch, at some steps."""

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
-from vlmtune.adapters.base import DualAdapter, inner_products
+from vlmtune.adapters.base import DualAdapter, full_precision, inner_products
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.training.shard_layout import ShardLayout
 from vlmtune.types import (
@@ -75,7 +75,9 @@ def _scores(adapter: DualAdapter, image: Embeddings, text: Embeddings) -> Scores
     scores = adapter.scores(image.pooled, text.pooled)
     assert scores.embedded is not None
     # Objectives over tokens find them where they find embeddings.
-    embedded = replace(scores.embedded, image_tokens=image.tokens, text_tokens=text.tokens)
+    patches = image.tokens.with_values(full_precision(image.tokens.values))
+    words = text.tokens.with_values(full_precision(text.tokens.values))
+    embedded = replace(scores.embedded, image_tokens=patches, text_tokens=words)
     return replace(scores, embedded=embedded)
 
 
