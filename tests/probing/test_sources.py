@@ -4,7 +4,9 @@ import io
 import json
 import tarfile
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from tests.tiny import halves
 from vlmtune.errors import UserError
@@ -83,18 +85,27 @@ def test_an_image_is_used_once(tmp_path, caplog):
     assert "2 images occur twice" in caplog.text
 
 
-def test_a_column_is_the_label(tmp_path):
+@pytest.mark.parametrize("classes", [("green", "red"), (0, 1)])
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_a_column_is_the_label(tmp_path, classes, form):
     rows = []
     for i in range(6):
-        write(tmp_path, f"{i}.png", i)
-        rows.append({"image": f"{i}.png", "kind": COLOURS[i % 2], "split": "train"})
-        rows[-1]["split"] = "train" if i < 4 else "val"
-    table = tmp_path / "rows.jsonl"
-    table.write_text("\n".join(map(json.dumps, rows)))
+        image = write(tmp_path, f"{i}.png", i).name
+        if form == "parquet":  # as the hub has images and classes
+            image = {"bytes": (tmp_path / image).read_bytes(), "path": None}
+        split = "train" if i < 4 else "val"
+        rows.append({"image": image, "kind": classes[i % 2], "split": split})
+    table = tmp_path / f"rows.{form}"
+    if form == "parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(rows), table)
+    else:
+        table.write_text("\n".join(map(json.dumps, rows)))
+    first, second = map(str, classes)
     assert facts(labelled_images(table, "kind")) == [
-        *(("test", "green"), ("test", "red")),
-        *(("train", "green"), ("train", "green"), ("train", "red"), ("train", "red")),
+        *(("test", first), ("test", second)),
+        *(("train", first), ("train", first), ("train", second), ("train", second)),
     ]
+    assert facts(labelled_images(table)) == [("test", "")] * 2 + [("train", "")] * 4
 
 
 def test_a_member_of_a_tar_is_the_label(tmp_path, caplog):

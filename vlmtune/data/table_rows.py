@@ -15,6 +15,7 @@ from typing import Any
 from vlmtune.data.table_cells import refuse_cell, texts_of_cell
 from vlmtune.data.table_columns import (
     GUESSES,
+    LISTS,
     Columns,
     checked_columns,
     guessed_columns,
@@ -66,6 +67,7 @@ class Table:
         given: Columns by what they hold, out of image, caption, negative, negative_image, id,
             split, votes and group. caption and negative may have several. None means that there is
             none; what is not given is guessed (`GUESSES`).
+        captioned: Whether captions are read, and must be there.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -82,6 +84,7 @@ class Table:
     path: Path
     images: Path | None = None
     given: Columns | None = None
+    captioned: bool = True
     # The last image by its cell: to check a path takes longer than to read its row.
     _last: dict[str, tuple[Path, str]] = field(default_factory=dict, init=False, compare=False)
 
@@ -97,13 +100,17 @@ class Table:
         """The columns by what they hold; empty where the table has none."""
         names = column_names(self.path)
         given = checked_columns(self.given or {}, names, self.path)
+        needed = ("image", "caption")
+        if not self.captioned:
+            given |= dict.fromkeys(LISTS, ())
+            needed = ("image",)
         used: set[str] = set()  # a group is read beside what its column is otherwise
         for role, listed in given.items():
             if role != "group":
                 used.update(listed)
         free = [name for name in names if name not in used]
         columns = {role: guessed_columns(role, free) for role in GUESSES} | given
-        missing = [role for role in ("image", "caption") if not columns[role]]
+        missing = [role for role in needed if not columns[role]]
         if missing:
             raise self._lacking(missing[0], names)
         return columns

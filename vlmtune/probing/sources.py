@@ -19,9 +19,8 @@ from vlmtune.data.distinct_images import training_splits
 from vlmtune.data.images import content_digest, digest, open_image
 from vlmtune.data.schema import EXTENSIONS, RecordError
 from vlmtune.data.shards import ShardSet
-from vlmtune.data.table_columns import guessed_columns
 from vlmtune.data.table_rows import Table
-from vlmtune.data.tables import column_names, read_cells
+from vlmtune.data.tables import read_cells
 from vlmtune.data.tar_records import Damage, RawRecord, Shard, read_records
 from vlmtune.errors import UserError
 from vlmtune.probing.tasks import Split
@@ -236,17 +235,10 @@ def _of_folder(path: Path, labels: str | None) -> Iterator[Listed]:
 
 
 def _of_table(path: Path, labels: str | None) -> Iterator[Listed]:
-    given: dict[str, str | Sequence[str]] = {}
-    if labels is not None:
-        given = {"caption": labels}  # read in place of the captions
-    else:
-        names = column_names(path)
-        images = guessed_columns("image", names)
-        if images and not guessed_columns("caption", names):
-            given = {"image": images, "caption": images}  # a table without captions will do
-    for row in Table(path, given=given).rows():
-        label = next(iter(row.captions), "") if labels else ""
-        yield partial(_same, row.image), label, row.split
+    # The column of a group holds names or numbers, as that of a class does.
+    given = {} if labels is None else {"group": labels}
+    for row in Table(path, given=given, captioned=False).rows():
+        yield partial(_same, row.image), row.group, row.split
 
 
 def _of_shards(path: Path | str, labels: str | None) -> Iterator[Listed]:
