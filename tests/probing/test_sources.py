@@ -4,9 +4,7 @@ import io
 import json
 import tarfile
 
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from tests.tiny import halves
 from vlmtune.errors import UserError
@@ -97,7 +95,9 @@ def test_a_column_is_the_label(tmp_path, classes, form):
         rows.append({"image": image, "kind": classes[i % 2], "split": split})
     table = tmp_path / f"rows.{form}"
     if form == "parquet":
-        parquet.write_table(pyarrow.Table.from_pylist(rows), table)
+        parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+        arrow = pytest.importorskip("pyarrow")
+        parquet.write_table(arrow.Table.from_pylist(rows), table)
     else:
         table.write_text("\n".join(map(json.dumps, rows)))
     first, second = map(str, classes)
