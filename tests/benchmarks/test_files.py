@@ -6,6 +6,7 @@ from PIL import Image
 
 from tests.refusals import refused
 from vlmtune.benchmarks.files import pixel_box, read_csv, read_rows
+from vlmtune.storage.files import read_json
 
 
 def test_the_size_pil_crops():
@@ -70,8 +71,10 @@ def test_rows_of_a_list_an_object_or_lines(tmp_path):
         # A line separator within a text ends no line.
         ("lines.jsonl", "\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n\n"),
     ):
-        (tmp_path / name).write_text(content, encoding="utf-8")
-        assert read_rows(tmp_path / name, ["text"], "example.org") == rows
+        for encoding in ("utf-8", "utf-8-sig"):  # editors of Windows write a mark
+            (tmp_path / name).write_text(content, encoding=encoding)
+            assert read_rows(tmp_path / name, ["text"], "example.org") == rows
+    assert read_json(tmp_path / "list.json", "rows") == rows
     separated = [{"text": "a\u2028b"}]
     (tmp_path / "lines.jsonl").write_text(json.dumps(separated[0], ensure_ascii=False))
     assert read_rows(tmp_path / "lines.jsonl", ["text"], "x") == separated

@@ -34,7 +34,7 @@ def text_only(tmp_path):
 
 
 def test_captions_are_those_of_a_text_file_or_the_true_ones_of_shards(tmp_path, shards):
-    (tmp_path / "some.txt").write_text("a dog\n\n  a cat on a sofa \n", encoding="utf-8")
+    (tmp_path / "some.txt").write_text("a dog\n\n  a cat on a sofa \n", "utf-8-sig")
     assert list(captions(tmp_path / "some.txt")) == ["a dog", "a cat on a sofa"]
     (tmp_path / "none.txt").write_text("\n")
     with refused("got none"):

@@ -61,7 +61,7 @@ def read_rows(path: str | Path, keys: Sequence[str], source: str) -> list[Row]:
     """
     layout = f"rows with {', '.join(keys)}"
     with reading(path, layout, get_file(source)):
-        text = regular(path).read_text(encoding="utf-8")
+        text = regular(path).read_text(encoding="utf-8-sig")
         if str(path).endswith(".jsonl"):
             # Not splitlines: it would also split at characters that JSON allows within a line.
             lines = [line for line in text.split("\n") if line.strip()]

@@ -41,7 +41,7 @@ def captions(source: Path | str) -> Iterator[str]:
             "build shards of it with `vlmtune build table`, or write its captions to a text file"
         )
     expected = "a text file with a caption a line or a folder of shards"
-    with reading(source, expected), regular(source).open(encoding="utf-8") as file:
+    with reading(source, expected), regular(source).open(encoding="utf-8-sig") as file:
         lines = map(str.strip, file)
         yield from filter(None, lines)
 

@@ -252,7 +252,8 @@ def reading(path: str | Path, expected: str, fix: str = AGAIN) -> Iterator[None]
 def read_json(path: str | Path, expected: str, fix: str = AGAIN, shape: Any = Any) -> Any:
     """Reads a JSON file and checks its content, as `reading` and `check_shape` do."""
     with reading(path, expected, fix):
-        content = json.loads(regular(path).read_text(encoding="utf-8"))
+        text = regular(path).read_text(encoding="utf-8-sig")  # editors of Windows write a mark
+        content = json.loads(text)
     return check_shape(content, shape, path, expected, fix)
 
 
