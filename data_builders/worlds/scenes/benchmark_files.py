@@ -40,7 +40,6 @@ from data_builders.worlds.scenes.pairs import (
     ActedPairs,
     EditedPairs,
     ExchangedPairs,
-    PairSeries,
     PlacedSets,
     StepPairs,
 )
@@ -180,9 +179,7 @@ def _write_eqben(folder: Path, images: Images, splits: Mapping[str, Split]) -> N
         elif part == "youcook2":
             content = eqben.youcook2(images[split])
         else:
-            series = splits[split].series
-            assert isinstance(series, PairSeries)
-            content = eqben.items(images[split], series)
+            content = eqben.items(images[split], splits[split].series)
             kubric += content if part.startswith("kubric") else []
         write_json(folder / f"eqben/eqben{part}.json", content)
     write_json(folder / "eqben/eqben_kubric.json", kubric)

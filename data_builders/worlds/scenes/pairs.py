@@ -126,9 +126,9 @@ class CountedPairs(PairSeries):
         return (scene, fewer) if rng.random() < 0.5 else (fewer, scene)
 
     @staticmethod
-    def shape(index: int, first: Scene, second: Scene) -> str | None:
+    def shape(index: int, *scenes: Scene) -> str | None:
         """Returns the shape that item `index` counts; None, in even items, for all objects."""
-        larger = max(first, second, key=lambda scene: len(scene.objects))
+        larger = max(scenes, key=lambda scene: len(scene.objects))
         return larger.objects[-1].shape if index % 2 else None
 
 

@@ -128,8 +128,6 @@ class RenderedScenes(RenderedSet):
             stated = series.captions(index, scenes)
             return [(text.caption, text.alternative) for text in stated]
         if isinstance(series, PairSeries):
-            first, second = scenes
-            pair = first, second
-            return [(eqben.caption(scene, pair, series, index),) for scene in scenes]
+            return [(eqben.caption(scene, scenes, series, index),) for scene in scenes]
         rng = random.Random(f"{self.seed}:sentences:{index}")
         return [tuple(sentences(scenes[0], rng))]

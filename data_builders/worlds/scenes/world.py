@@ -33,7 +33,7 @@ from data_builders.worlds.scenes.formats import (
 from data_builders.worlds.scenes.grids import Singles
 from data_builders.worlds.scenes.held_out import HeldOut
 from data_builders.worlds.scenes.image_files import Images, Split, numbered, render_files, sub_seed
-from data_builders.worlds.scenes.pairs import ENGINE, ColaPairs, PairSeries
+from data_builders.worlds.scenes.pairs import ENGINE, ColaPairs
 from data_builders.worlds.scenes.sampling import DEFAULT, Composition, WorldSpec
 from data_builders.worlds.scenes.sampling import cogent as cogent_forbidden
 from data_builders.worlds.scenes.scene import (
@@ -186,7 +186,9 @@ class ScenesBuilder(Builder):
         self._write_scenes(folder, images)
         self._write_pairs(folder, images, splits)
         if self.eqben_train:
-            self._write_eqben(folder, images, splits)
+            names = [f"eqben_{part}" for part in ENGINE]
+            table = eqben.training_table((images[name], splits[name].series) for name in names)
+            write_text(folder / "eqben/train.csv", table)
         for suite in suites:
             suite.write(folder, images)
         untrained = sorted(map(list, self.unseen | self.unread))
@@ -280,14 +282,6 @@ class ScenesBuilder(Builder):
             if rows:
                 content = foils.table(rows, self.training, self.seed, self.foils, self.long_foils)
                 write_text(folder / f"foils/{split}.csv", content)
-
-    def _write_eqben(self, folder: Path, images: Images, splits: Mapping[str, Split]) -> None:
-        parts = []
-        for name in (f"eqben_{part}" for part in ENGINE):
-            series = splits[name].series
-            assert isinstance(series, PairSeries)
-            parts.append((images[name], series))
-        write_text(folder / "eqben/train.csv", eqben.training_table(parts))
 
     def _write_pairs(self, folder: Path, images: Images, splits: Mapping[str, Split]) -> None:
         if "test" in images:

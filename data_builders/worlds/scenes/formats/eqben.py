@@ -15,10 +15,10 @@ from data_builders.worlds.scenes.pairs import (
     CountedPairs,
     EditedPairs,
     MovedPairs,
-    PairSeries,
     first_two,
 )
 from data_builders.worlds.scenes.scene import Scene
+from data_builders.worlds.scenes.series import Series
 from data_builders.worlds.scenes.statements import Noun, object_count
 from data_builders.worlds.scenes.videos import FPS, Videos, subject, video_name
 
@@ -28,22 +28,22 @@ TRAINING = ("image", "caption", "negative", "negative_image")  # columns of a ta
 Item = dict[str, str]
 
 
-def items(images: Sequence[SceneImage], series: PairSeries) -> list[Item]:
+def items(images: Sequence[SceneImage], series: Series) -> list[Item]:
     """Returns `{"image0", "image1", "caption0", "caption1"}` of each item."""
     rows = []
     for k, pair in pairs_of(images):
-        first, second = (image.scene for image in pair)
-        texts = [caption(scene, (first, second), series, k) for scene in (first, second)]
+        scenes = [image.scene for image in pair]
+        texts = [caption(scene, scenes, series, k) for scene in scenes]
         rows.append(_images(pair) | {f"caption{i}": text for i, text in enumerate(texts)})
     return rows
 
 
-def training_table(parts: Iterable[tuple[Sequence[SceneImage], PairSeries]]) -> str:
+def training_table(parts: Iterable[tuple[Sequence[SceneImage], Series]]) -> str:
     """Returns the csv that `vlmtune build table` reads: a row an item, with both its images."""
     rows = []
     for images, series in parts:
-        pairs = (pair for _, pair in pairs_of(images))
-        for (first, second), item in zip(pairs, items(images, series), strict=True):
+        for (_, pair), item in zip(pairs_of(images), items(images, series), strict=True):
+            first, second = pair
             rows.append((first.file, item["caption0"], item["caption1"], second.file))
     return csv_table(TRAINING, rows)
 
@@ -52,7 +52,7 @@ def _images(pair: Sequence[SceneImage]) -> Item:
     return {f"image{i}": image.file.removeprefix(f"{FOLDER}/") for i, image in enumerate(pair)}
 
 
-def caption(scene: Scene, pair: tuple[Scene, Scene], series: PairSeries, index: int) -> str:
+def caption(scene: Scene, pair: Sequence[Scene], series: Series, index: int) -> str:
     """Returns the caption that tells one scene of an item from the other."""
     if isinstance(series, MovedPairs):
         first, second = first_two(scene)
