@@ -4,7 +4,7 @@ In: options. Out: rendered scenes in the formats of corpora. Never: a shard.
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -198,47 +198,41 @@ class ScenesBuilder(Builder):
 
     def _splits(self) -> dict[str, Split]:
         """All series to render except the suites, and their files, by the split's name."""
-        splits = self._scene_splits() | self._pair_splits()
+        splits: dict[str, Split] = {}
+        for name, series, count in (*self._scenes(), *self._pairs()):
+            splits[name] = Split(series, numbered(name, count))
         if self.classes:
             singles = Singles(self.training, self._seed("classes"), self.classes, "classes")
             splits["classes"] = Split(singles, singles.files())
         return splits
 
-    def _scene_splits(self) -> dict[str, Split]:
+    def _scenes(self) -> Iterator[tuple[str, Series, int]]:
+        """The name, the series and the number of images of each split of scenes."""
         specs = {"train": self.training, "val": self.training, "test": self.world}
         for split in _COGENT:
             specs[split] = replace(self.world, forbidden=cogent_forbidden(split[-1]))
-        splits: dict[str, Split] = {}
         for split, count in self.scenes.items():
             if count:
                 spec = specs[split].as_clevr() if self.clevr else specs[split]
-                series = SceneSeries(spec, self._seed(split))
-                splits[split] = Split(series, numbered(split, count))
-        return splits
+                yield split, SceneSeries(spec, self._seed(split)), count
 
-    def _pair_splits(self) -> dict[str, Split]:
-        splits: dict[str, Split] = {}
-
-        def add(name: str, series: Series, count: int) -> None:
-            splits[name] = Split(series, numbered(name, count))
-
+    def _pairs(self) -> Iterator[tuple[str, Series, int]]:
+        """The same of each split of pairs."""
         if self.multi:
             for side, compositions in self._cola_sides().items():
                 compared = self.training if side == "seen" else self.world
                 seed, swapped = self._seed(f"cola_{side}"), swaps(compositions, side)
                 pairs = ColaPairs(compared.at_least(2), seed, swapped)
-                add(f"cola_{side}", pairs, 2 * self.multi)
+                yield f"cola_{side}", pairs, 2 * self.multi
         for split, count in self.ar4t.items():
             if count:
                 spec = self.training if split == "train" else self.world
-                for part in ar4t_splits(self.ar4t_form, split, count, spec, self._seed):
-                    add(*part)
+                yield from ar4t_splits(self.ar4t_form, split, count, spec, self._seed)
         if self.eqben_train:
             spec = self.training.at_least(2)
             for part, series in ENGINE.items():
                 name = f"eqben_{part}"
-                add(name, series(spec, self._seed(name)), 2 * self.eqben_train)
-        return splits
+                yield name, series(spec, self._seed(name)), 2 * self.eqben_train
 
     def _seed(self, name: str) -> int:
         return sub_seed(self.seed, name)
