@@ -185,7 +185,8 @@ class ImageSide:
         if spec.kind == "state" and self.tower is None:
             trunk = getattr(self.visual, "trunk", self.visual)
             return f"its {type(trunk).__name__} image tower is not a plain transformer"
-        pools_first = isinstance(self.visual, VisionTransformer) and self.visual.attn_pool
+        is_native = isinstance(self.visual, VisionTransformer)
+        pools_first = is_native and self.visual.attn_pool is not None
         if spec.kind == "tokens" and spec.layer == -1 and pools_first:
             return "its final norm comes after attentional pooling: choose layer -2"
         return no_such_layer(spec, self.layers)
