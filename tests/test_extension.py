@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.runs import QUIET
-from tests.test_readme import TEXTS, blocks
+from tests.test_readme import TEXTS, block, blocks
 from tests.tiny import fit_config, halves
 from vlmtune.cli.main import main
 from vlmtune.evaluation.scorer import Scorer
@@ -16,7 +16,8 @@ from vlmtune.types import ImageRef
 pytestmark = QUIET
 
 (ADAPTER,) = blocks(TEXTS["docs/extend.md"], "python", "adapter")
-PLUGIN = "class_path: my_adapter.Gate\ninit_args: {initial: 0.5}\n"
+GATE = block("docs/extend.md", "yaml", None, "gate")
+PLUGIN = GATE.replace("vlmtune.adapters.gate", "my_adapter").replace("1.0", "0.5")
 
 
 @pytest.fixture

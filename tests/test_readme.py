@@ -21,7 +21,7 @@ from data_builders.shard_builder import Builder
 from data_builders.worlds.scenes.requests import render
 from tests.runs import QUIET
 from tests.test_configs import Parsed, bare
-from vlmtune.adapters import Adapter, MMAdapter
+from vlmtune.adapters import MMAdapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli import build, quickstart
 from vlmtune.cli.commands import EPILOG, TRAINING, command_parser
@@ -33,7 +33,7 @@ from vlmtune.data.shards import read_headers
 from vlmtune.export import save_export
 from vlmtune.model import load
 from vlmtune.search import build_index
-from vlmtune.types import Pooled, Scores, Targets
+from vlmtune.types import Scores, Targets
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("", "checkpoints/**/", "configs/", "docs/", "docs/results/")
@@ -296,22 +296,12 @@ def test_an_index_is_searched_as_documented(tmp_path, monkeypatch):
     assert run_block("docs/retrieve.md", "index")["path"] == tmp_path / "a.png"
 
 
-def test_the_adapter_of_the_documents_works(backbone, tmp_path):
-    (code,) = blocks(TEXTS["docs/extend.md"], "python", "adapter")
-    name = "vlmtune.adapters.gate"
-    module = ModuleType(name)
-    exec(compile(code, "gate.py", "exec"), module.__dict__)
-    # It stays: a later test lists the subclasses of adapters, and imports the modules they name.
-    sys.modules[name] = module
-    config = tmp_path / "gate.yaml"
-    config.write_text(block("docs/extend.md", "yaml", None, "gate"))
-    adapter = make(Adapter, str(config))
-    adapter.attach(backbone)
-    image, text = (Pooled(torch.randn(n, backbone.embed_dim)) for n in (3, 2))
-    assert adapter(image, text).values.shape == (3, 2)
-    assert torch.equal(adapter.embed_image(image), image.values)  # the identity at the start
-    assert adapter.spec() == {"class_path": f"{name}.Gate", "init_args": {"initial": 1.0}}
+def test_the_objective_of_the_documents_works():
+    """`test_extension` trains their adapter."""
     (code,) = blocks(TEXTS["docs/extend.md"], "python", "margin")
+    module = ModuleType("vlmtune.objectives.margin")
+    # It stays: a later test lists the subclasses of objectives, and imports the modules they name.
+    sys.modules[module.__name__] = module
     exec(compile(code, "margin.py", "exec"), module.__dict__)
     scores = Scores.full(torch.tensor([[2.0, 1.5], [0.0, 3.0]]))
     assert module.Margin()(scores, Targets.diagonal(2)) == 0.25  # of (1 - 2 + 1.5) and 0
