@@ -1,7 +1,7 @@
 """What is trained on a backbone.
 
-In: features of images and texts, as each adapter's `FeatureSpec` asks for them. Out: scores.
-Never: losses, batches or ranks; an adapter does not know how it is trained.
+In: features of images and texts, as each adapter's `FeatureSpec` states them. Out: scores. Never:
+losses, batches or ranks; an adapter does not know how it is trained.
 """
 
 import lazy_loader

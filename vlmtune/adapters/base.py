@@ -75,7 +75,7 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
     Attributes:
         image_input: The image features it takes.
         text_input: The text features it takes.
-        identity_at_init: True if the untrained adapter has the backbone's own scores.
+        identity_at_init: True if the untrained adapter gives the backbone's own scores.
         joint: True if a score needs image and text together, so that pairs are chosen.
     """
 
@@ -132,8 +132,8 @@ class DualAdapter(Adapter[ImageT, TextT]):
     Args:
         learn_scale: Whether $\tau$ and $b$ are trained, which a sigmoid loss needs.
         initial_scale: $e^{\tau}$ at the start, or None for the backbone's.
-        initial_bias: $b$ at the start, or None for the backbone's. A sigmoid loss needs it below 0
-            where small learning rates hardly move it.
+        initial_bias: $b$ at the start, or None for the backbone's. A sigmoid loss needs a value
+            below 0 if the learning rate is too small to move $b$ far.
 
     Attributes:
         gives_tokens: True if it also has `embed_patches` and `embed_words`, from `Tokens` to tokens
@@ -228,13 +228,13 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
 
     Computation on one modality alone goes into `prepare_image` and `prepare_text`, which run once
     per image and once per text; `score_pairs` runs once per pair. Chunks bound memory and never
-    change a score. In training, activations beyond `training_memory` are computed again in the
-    backward pass, dropout included, which takes a third more time.
+    change a score. In training, activations beyond `training_memory` are recomputed in the backward
+    pass, dropout included, which takes a third more time.
 
     Attributes:
         memory: Bytes that scoring a chunk may take; None for 512 MiB, on a GPU a sixteenth of its
-            memory. Outside training a CPU takes at most 64 MiB, which its caches serve faster. A
-            chunk has 1,024 pairs if the bytes of a pair are unknown.
+            memory. Outside training a CPU takes at most 64 MiB, to make use of its caches. A chunk
+            has 1,024 pairs if the bytes of a pair are unknown.
         training_memory: Bytes of activations kept for the backward pass; None for 3 GiB, on a GPU
             half of its memory.
         broadcasts_image: True if `score_pairs` takes a single prepared image for all P texts.

@@ -22,8 +22,8 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
     r"""Scores $s_{ij} = e^{\tau} \cos(A_I(v_i), A_T(t_j)) + b$ of frozen pooled embeddings.
 
     $A(f) = \alpha \, W_2 \, \mathrm{ReLU}(W_1 f) + (1 - \alpha) f$ with $W_1$ (d/r x d) and
-    $W_2$ (d x d/r), no biases. $W_2$ starts as zero, so that A is f but for its length and the
-    scores are the backbone's.
+    $W_2$ (d x d/r), no biases. $W_2$ starts as zero, so at first A is f scaled by a constant, and
+    the scores are the backbone's.
 
     Choose it for few records: only a part $\alpha$ of an embedding is learned.
 
@@ -32,9 +32,10 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
     - Relations: a `LinearProbe` with fewer parameters and a non-linear layer.
     - Config: `--model.adapter bottleneck`.
 
-    Source: Gao et al. 2021 (CLIP-Adapter), section 3.2, equations (5) to (8); their $\mathbf{W}_1$,
-    $\mathbf{W}_2$, $\alpha$ are ours, $\beta$ (texts) is the $\alpha$ of texts, their residual
-    ratio 0.2 for images and reduction r = 4 the defaults. Starting $W_2$ as zero is ours.
+    Source: Gao et al. 2021 (CLIP-Adapter), section 3.2, equations (5) to (8); $\mathbf{W}_1$,
+    $\mathbf{W}_2$ and $\alpha$ are the paper's; its $\beta$ (texts) is the $\alpha$ of texts. The
+    defaults are the paper's residual ratio 0.2 for images and reduction r = 4. Starting $W_2$ as
+    zero is ours.
 
     Args:
         image: $\alpha$ of the images, in (0, 1); 0 leaves them as they are.

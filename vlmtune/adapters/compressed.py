@@ -32,10 +32,11 @@ class Compressed(JointAdapter[Tokens, Features, Rows]):
     $H_h = \mathrm{softmax}(Q_h (X W_K)_h^\top / \sqrt{v / heads}) (X W_V)_h$, and the heads stand
     side by side. The MLP has two layers and GELU.
 
-    An index keeps of an image what the joint adapter prepares of its k tokens. With `MMAdapter` on
-    CLIP ViT-B/32 these are 16 x 2,052 bytes (32.8 kB) in place of 49 x 2,052 (100.5 kB):
-    query, key, value and token in 512 bytes each, and a scale. A pair costs less too, as the joint
-    adapter sees k tokens and the text. The compressor itself has 6,505,728 parameters there.
+    For each image, an index stores what the joint adapter prepares from the k tokens. With
+    `MMAdapter` on CLIP ViT-B/32 these are 16 x 2,052 bytes (32.8 kB) in place of 49 x 2,052 (100.5
+    kB): query, key, value and token in 512 bytes each, and a scale. Scoring a pair costs less too,
+    because the joint adapter sees only k tokens and the text. The compressor itself has 6,505,728
+    parameters there.
 
     Choose it where an index of a joint adapter gets too large, or its search too slow.
 
@@ -46,14 +47,14 @@ class Compressed(JointAdapter[Tokens, Features, Rows]):
       they read states of the image tower, the former with a location for each patch.
     - Config: `--model.adapter compressed`.
 
-    Source: EDJE (Taraday, Wagner, Baskin; ICLR 2026; arXiv 2510.06820), whose Q, X, H, Y and W are
-    ours. There 576 patches become 64 tokens, 49 kB of 16-bit numbers instead of 442 kB. Heads, the
-    width of the MLP, k = 16 and the start (Q normal, matrices Xavier) are ours. Departures: the
-    joint adapter is any of vlmtune and starts at random, where the paper has a pre-trained MiniLM,
-    and of the paper's losses there are matching and, with `contrast`, the recovery of the text's
-    embedding, which here is the mean of the frozen words. Left out are masked language modelling
-    and the distillation from the scores of an uncompressed model (`Distillation` is one from the
-    frozen backbone).
+    Source: EDJE (Taraday, Wagner, Baskin; ICLR 2026; arXiv 2510.06820), with the paper's letters Q,
+    X, H, Y and W. In the paper 576 patches become 64 tokens, 49 kB of 16-bit numbers instead of 442
+    kB. Heads, the width of the MLP, k = 16 and the initialisation (Q normal, matrices Xavier) are
+    ours. Departures: the joint adapter is any adapter of vlmtune and starts at random, where the
+    paper has a pre-trained MiniLM. Of the paper's losses, vlmtune has matching and, with
+    `contrast`, the recovery of the text's embedding, which here is the mean of the frozen words.
+    Left out are masked language modelling and the distillation from the scores of an uncompressed
+    model (`Distillation` is one from the frozen backbone).
 
     Args:
         adapter: The joint adapter.

@@ -40,10 +40,10 @@ class DeepPrompts(DualAdapter[Features, Features]):
     - Config: `--model.adapter deep_prompts`.
 
     Source: coupled, Khattak et al. 2023 (MaPLe), "Multi-modal prompt learning", section 3.2: their
-    b is m, J is J (9 of 12 in the released configuration, with m = 2 and "a photo of a"),
-    $\mathcal{F}_k$ is $F_k$; each $F_k$ starts as `nn.Linear` does. Uncoupled with `text=False`,
-    Jia et al. 2022 (VPT), section 3.2, "VPT-deep", with prompts after the patches, which without
-    positions is the same. Random prompts have a standard deviation of 0.02.
+    b is our m, J is the same (9 of 12 in the released configuration, with m = 2 and "a photo of
+    a"), $\mathcal{F}_k$ is $F_k$; each $F_k$ starts as `nn.Linear` does. Uncoupled with
+    `text=False`, Jia et al. 2022 (VPT), section 3.2, "VPT-deep", with prompts after the patches,
+    which without positions is the same. Random prompts have a standard deviation of 0.02.
 
     Args:
         length: m.

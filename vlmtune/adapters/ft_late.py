@@ -23,7 +23,7 @@ class FTLate(DualAdapter[Tokens, Tokens]):
     No image token sees a text token: this is Cola's baseline for the MM-Adapter, with more
     parameters.
 
-    Choose it as the baseline that says what fusion adds: it has none, and no fewer parameters.
+    Choose it as the baseline that shows what fusion adds: it has no fusion, but more parameters.
 
     - Requirements: enough records to train new layers from random weights.
     - Recommended: `PairBCE`, as in Cola.
@@ -36,8 +36,8 @@ class FTLate(DualAdapter[Tokens, Tokens]):
     393,728, two final norms 2,048, $\tau$ and b. That count also says that W comes before the
     layers: with image layers in the image's own width there would be 17.7M. What the paper does not
     state is ours: the mean (over all patches, and over words without start and end token), the
-    final norms, $\tau$ and b. The new layers start at random and not as the layers of CLIP they
-    stand for, so that an untrained FT-Late knows nothing.
+    final norms, $\tau$ and b. The new layers start at random, not as copies of CLIP's layers, so an
+    untrained FT-Late scores at random.
 
     Args:
         layers: Layers of each encoder.

@@ -28,7 +28,7 @@ class FullFineTuning(DualAdapter[Features, Features]):
 
     $s_{ij} = e^{\tau} \cos(F_I(v_i), F_T(y_j)) + b$, $F$ the backbone itself. Every step runs the
     trained towers on pixels and captions; for large batches set `chunk` of the model. Weights that
-    no embedding uses (heads of the pre-training) stay frozen. One side can stay frozen, as in LiT
+    no embedding uses (heads of the pre-training) stay frozen. One tower can stay frozen, as in LiT
     and CLIC: its embeddings then come from the feature store.
 
     With `tokens` it also embeds each patch and each word in the shared space, for FSC-CLIP's local
@@ -54,7 +54,7 @@ class FullFineTuning(DualAdapter[Features, Features]):
         learn_scale: Whether $\tau$ and $b$ are trained; CLIP trains $\tau$ with the towers.
         initial_scale: $e^{\tau}$ at the start, or None for the backbone's.
         initial_bias: $b$ at the start, or None for the backbone's: a sigmoid loss on SigLIP needs
-            it, as the learning rates of towers hardly move it.
+            that, because the small learning rates of towers hardly move $b$.
 
     Example:
         >>> adapter = FullFineTuning(image=False)

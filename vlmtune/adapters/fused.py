@@ -49,9 +49,9 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         text_layer: Layer of the text tokens, counted from the end, or "words" for the embeddings
             of the tokens before the first block (ours).
         replaces: Number of the last blocks of the backbone's own fusion that the new layers replace
-            (Cola, section 6.1, with 2 of FLAVA's). They then read patches and words that the blocks
-            before have joined, pair by pair and frozen, and `project` maps both; a target is made
-            of the text tower's last layer. 0 reads the layers of both towers.
+            (Cola, section 6.1, with 2 of FLAVA's). They then read patches and words as the earlier,
+            frozen blocks fuse them for each pair, and `project` maps both; the target comes from
+            the text tower's last layer. 0 reads the layers of both towers.
         fusion: The fusion style, an object of `vlmtune.adapters.fusion_styles`; None for `Mdetr`.
         memory: Bytes that scoring a chunk of pairs may take, see `JointAdapter`.
         training_memory: Bytes of activations kept for the backward pass, see `JointAdapter`.

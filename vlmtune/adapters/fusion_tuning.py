@@ -27,13 +27,13 @@ class FusionTuning(Matching):
     Matching (ITM): $s_{ij} = F(x_i, y_j)$, the log-odds of the backbone's own matching head, of
     the pairs that the pair policy chooses. Contrast (ITC): $e^{\tau} \cos(f(x_i), g(y_j)) + b$, $f$
     and $g$ the ends of the two towers, of all pairs. Objectives read the matching scores;
-    `OnEmbeddings` makes one read the contrastive scores. Pair policies that choose hard pairs
-    choose them by the contrastive scores of the present weights, as ALBEF and FIBER do, and without
-    `contrast` by those of the frozen backbone.
+    `OnEmbeddings` makes one read the contrastive scores. Pair policies choose hard pairs by the
+    contrastive scores of the current weights, as ALBEF and FIBER do; without `contrast` they use
+    the scores of the frozen backbone.
 
-    With `towers` all weights are trained that a score depends on. Without, both towers stay frozen
-    and their features may be stored; trained are the last `blocks` of the fusion, what follows
-    them, and the projections of the embeddings. BLIP's fusion is its text tower with
+    With `towers`, all weights are trained on which a score depends. Without `towers`, both towers
+    stay frozen and their features may be stored; the last `blocks` of the fusion, the layers after
+    them, and the projections of the embeddings are trained. BLIP's fusion is its text tower with
     cross-attention: blocks that the fusion trains embed captions, too.
 
     Choose it to fine-tune a fusion encoder, as ALBEF, METER and FIBER do.

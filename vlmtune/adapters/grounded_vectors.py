@@ -28,12 +28,12 @@ class GroundedVectors(DualAdapter[Tokens, Tokens]):
     $s_{ij} = \langle r(I_i), r'(T_j) \rangle$ with the vectors of `GroundedWords.recall_image` and
     `recall_text`: the frozen score, weighted by $\lambda$, plus the evidence to first order.
 
-    In the evidence a word sums over patches what they count for, by how much it reads each. To
-    first order in the queries these weights are linear in the patch: the sum over patches of keys
-    times contents then belongs to the image alone, and queries times weights of content to the
-    text. So colours stay with their shapes, and relations with their sides, in a single vector.
-    Against `GroundedWords` three things are lost: the second order, what the frozen model knows of
-    words that no training text has, and the logarithm of `leak`.
+    In the evidence, a word sums the contributions of patches, weighted by its attention to each. To
+    first order in the queries this attention is linear in the patch: the sum over patches of keys
+    times contents then depends on the image alone, and queries times weights of content on the text
+    alone. So a single vector keeps which colour belongs to which shape, and which object is on
+    which side. Three things of `GroundedWords` are lost: the second order, what the frozen model
+    knows of words that no training text has, and the logarithm in the score (`leak`).
 
     With `directions` the evidence part u of r gets shorter: $(B^\top (u - m), 1)$ for an image and
     $(B^\top u', m^\top u')$ for a text, with the mean m of some images and the directions B in
@@ -43,10 +43,10 @@ class GroundedVectors(DualAdapter[Tokens, Tokens]):
     \sqrt{1 - |r' / N|^2})$ for a text. All have the length 1, so a cosine has the order of the
     scores: $s = M N \cos$. They have 2 numbers more than r, see `recall_image`.
 
-    Choose it where images are found by their vectors, and a caption says what belongs to what or
-    lies where.
+    Choose it where images are found by vectors, and captions say which attribute belongs to which
+    object, or where objects are.
 
-    - Requirements: those of `GroundedWords`.
+    - Requirements: the same as for `GroundedWords`.
     - Recommended: train `GroundedWords`, then `vlmtune export CHECKPOINT --vectors 2`, then train
       from that by `model.start_from`, with `PairBCE` and half the learning rate. From random
       weights 1,100 steps of the quickstart's mixture taught nothing. A larger $\lambda$ keeps more
@@ -59,9 +59,9 @@ class GroundedVectors(DualAdapter[Tokens, Tokens]):
 
     Args:
         adapter: The grounded words. Their `frozen_weight` is $\lambda$; their `leak` and
-            `meaning_weight` do not count.
-        image_length: What $M^2$ has beyond the frozen part: the square of this length.
-        text_length: The same of $N^2$. A longer vector is shortened.
+            `meaning_weight` have no effect.
+        image_length: $M^2$ is the squared length of the frozen part plus the square of this length.
+        text_length: The same for $N^2$. A longer vector is shortened.
         directions: Columns of B, which `fit_directions` finds; None for the whole of u.
 
     Example:

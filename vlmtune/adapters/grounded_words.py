@@ -44,30 +44,32 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     \sum_p a_{whp} v_{ph}(I) / \sqrt{w_h}$ at the location $p_{wh} = \sum_p a_{whp} (x_p, y_p)$,
     with coordinates from -1 to 1. Queries q and weights f, g are linear in the text's tokens after
     `text_layers` layers of self-attention. Coordinates are added to the image's tokens x. Each
-    reads its neighbours by a convolution over 3 x 3 patches, $x + \mathrm{GELU}(\mathrm{conv}(x))$,
-    as shapes may differ in how their parts join. Keys and values are linear in the tokens after
-    `image_layers` layers of self-attention. v and t in the first term are the embeddings of the
-    frozen backbone.
+    patch also reads its neighbours by a convolution over 3 x 3 patches,
+    $x + \mathrm{GELU}(\mathrm{conv}(x))$, because shapes may differ in how their parts join. Keys
+    and values are linear in the tokens after `image_layers` layers of self-attention. v and t in
+    the first term are the embeddings of the frozen backbone.
 
     A word w that no training text has is read by what the frozen model knows of it
     (`UnreadWords`), unless `hidden_words` is 0. It adds
     $u_w = \frac{\mu e^\tau}{H} \sum_h \sum_p a_{whp} \, (t_w - t_0)^\top (z_p - m)$ to the
     evidence, and $u = \sum_w (2 |t_w - t_0|)^3 u_w$ to the score, since the logarithm hides it
     where the evidence of the other words is large. The factor is 0.8 to 1.7 for colours of the
-    small CLIP and at most 0.2 for sizes, of which patches say little. The evidence is less certain
-    beside such words, so e is multiplied by 0.7 for each. Training does neither.
+    small CLIP and at most 0.2 for sizes, of which patches say little. The evidence of a text with
+    such words is less certain, so e is multiplied by 0.7 for each of them. Training uses neither
+    u nor the factor.
 
-    A text with a negation that training texts had counts by its evidence: its t is that of a text
-    without words (`Negations`), and its unread words count for nothing, unless `hidden_words` is 0.
+    If a text has a negation that training texts had, only its evidence counts: its t is that of a
+    text without words (`Negations`), and its unread words add nothing, unless `hidden_words` is 0.
 
-    The weights of contents and locations depend on the text alone, so that a relation is a linear
-    reading of two locations: "a cube left of a sphere" gives the word of the cube (-1, 0) and that
-    of the sphere (1, 0). g is 0 at the start.
+    The weights of contents and locations depend on the text alone, so a relation is a linear
+    function of two locations: "a cube left of a sphere" gives the word "cube" the weight (-1, 0)
+    and the word "sphere" the weight (1, 0). g is 0 at the start.
 
     In training the score is e alone, the log-odds of the sentence. With the frozen score most pairs
     are easy from the start, and the remaining pairs teach words too little to read the image ("What
-    failed" in docs/experiments.md). Afterwards $\log \sigma(e)$ is close to 0 for all sentences
-    that the words find true. So the frozen score ranks these, and what it knows is kept.
+    failed" in docs/experiments.md). After training $\log \sigma(e)$ is close to 0 for all sentences
+    that the evidence finds true. The frozen score ranks these sentences, so what the frozen model
+    knows is kept.
 
     Choose it for attributes, counts and relations in space, and for search in two stages.
 
@@ -75,7 +77,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
       shape.
     - Recommended: `PairBCE`; `frozen_weight: 0`, `leak: 0` for the log-probability of a sentence of
       words that training had.
-    - Relations: unlike `MMAdapter` it keeps the frozen score, and its score has a form by vectors.
+    - Relations: unlike `MMAdapter` it keeps the frozen score, and vectors approximate its score.
     - Config: `--model.adapter grounded_words`.
 
     Source: ours. Words that read patches one by one are those of FILIP (Yao et al. 2022, section
@@ -90,19 +92,20 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         dropout: Dropout probability of these layers in training.
         locations: Whether coordinates are used; without them $g = 0$.
         frozen_weight: $\lambda$, the weight of the frozen score; 0 leaves it out.
-        leak: $\alpha$, from 0 to 1. A larger one binds better and keeps less of the frozen scores;
-            with 1 the evidence is added as it is.
+        leak: $\alpha$, from 0 to 1. A larger leak binds better and keeps less of the frozen scores;
+            with 1 the evidence itself is added.
         image_layer: Layer of the image's states, counted from the end, -1 excluded.
         text_layer: Layer of the text's states, likewise, or "words" for the embeddings of the
             tokens before the first block: words that the text tower treats alike still differ.
         whiten: Whether these embeddings are whitened over the vocabulary (`WhitenedWords`), so that
             words that the frozen model embeds alike differ as much as others. Padding that a tower
             fills texts with stays as it is.
-        hidden_words: How often training hides a word, so that words that training lacks can be
-            read, and disturb no others. It is multiplied by what the frozen model knows of the word
-            (`UnreadWords`). 0 leaves this out.
+        hidden_words: How often training hides a word, so that words that training lacks can be read
+            and do not disturb the reading of other words. The probability is multiplied by how much
+            the word means to the frozen model (`UnreadWords`). 0 turns this off.
         meaning_weight: $\mu$, the weight of what the frozen model knows of such words. A smaller
-            one binds them less and keeps more of the frozen scores. With 0 they are not compared.
+            weight binds them less and keeps more of the frozen scores. With 0 they are not compared
+            with patches.
         memory: Bytes that scoring a chunk of pairs may take, see `JointAdapter`.
 
     Example:

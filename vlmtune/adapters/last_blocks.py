@@ -36,13 +36,14 @@ class LastBlocks(DualAdapter[Features, Features]):
     - Requirements: towers that run block by block; the state before the trained blocks may be
       stored.
     - Recommended: two blocks of each tower, as in Cola; `image: 0` keeps indexed images valid.
-    - Relations: all blocks and the embeddings are `FullFineTuning`; new layers are `FTLate`.
+    - Relations: `FullFineTuning` trains all blocks and the embeddings; `FTLate` trains new layers.
     - Config: `--model.adapter last_blocks`.
 
     Source: the usual partial fine-tuning; compared among others by Ray et al. 2023 (Cola), section
     5.2, "tuning the last two layers". (Section 11.1 there describes new layers on frozen
     features instead: `FTLate`.) `decay` is the layer-wise learning rate of Clark et
-    al. 2020 (ELECTRA): block l of L gets $\gamma^{L - l}$ times the rate, later layers all of it.
+    al. 2020 (ELECTRA): block l of L gets $\gamma^{L - l}$ times the rate; the layers after the
+    blocks get the full rate.
 
     Args:
         image: n of the image tower; 0 leaves it frozen.

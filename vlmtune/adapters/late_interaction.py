@@ -37,11 +37,11 @@ class LateInteraction(JointAdapter[Tokens, Tokens, PooledTokens]):
     untrained adapter is the plain MaxSim readout. Start and end tokens and padding are left out.
     v and t are the embeddings of the frozen backbone and $e^{\tau_0}$ is its factor on cosines.
 
-    With `symmetric` the first mean is itself averaged with that of the other direction,
+    With `symmetric` the first mean is averaged with the mean of the other direction,
     $\frac{1}{N_p} \sum_p \max_w \cos(z_w, z_p)$.
 
-    In training the tokens alone are scored whatever $\lambda$, as in `GroundedWords`: with the
-    frozen score most pairs are easy from the start.
+    In training the score leaves out the frozen score, whatever $\lambda$ is, as in `GroundedWords`:
+    with it most pairs are easy from the start.
 
     Choose it for words that single patches show, at the cost of one product a pair.
 

@@ -41,8 +41,8 @@ class LoRA(DualAdapter[Pooled, Pooled]):
     - Config: `--model.adapter lora`.
 
     Source: Hu et al. 2021 (LoRA), section 4.1, their letters; queries and values are the targets
-    of section 4.2, and $\alpha = r$ gives a factor of 1. `dropout` leaves out input features of an
-    update, the same for all tokens of a step, where theirs differ from token to token.
+    of section 4.2, and $\alpha = r$ gives a factor of 1. `dropout` leaves out the same input
+    features of an update for all tokens of a step; in the paper they differ from token to token.
 
     Args:
         rank: r.

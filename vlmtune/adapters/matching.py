@@ -30,7 +30,8 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
     The score depends on the backbone: the difference of the two logits of a matching head, or
     ViLT's single output, which ranks captions.
 
-    Choose it to score by a fusion encoder as it is, or to train its end on frozen towers.
+    Choose it to score with an unchanged fusion encoder, or to train its last blocks over frozen
+    towers.
 
     - Requirements: a backbone with a matching head; `blocks` above 0 to train.
     - Recommended: `ITM` with `HardPairs` or `RankingPairs`.

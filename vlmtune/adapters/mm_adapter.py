@@ -24,10 +24,10 @@ class MMAdapter(FusedAdapter):
     r"""Scores image I against query Q by the cosine of one fused token to the query's own tokens.
 
     $f(I, Q) = e^{\tau} \frac{1}{N_q} \sum_i \cos(\mathrm{out}, q_i) + b$, with out the [CLS] output
-    of the fusion; of several (`Mdetr.cls_tokens`) the scores are averaged. A style with a [CLS]
-    token of each modality (FIBER, FIBER-MM) is scored by their cosine, $f(I, Q) = e^{\tau}
-    \cos(\mathrm{out}_T, \mathrm{out}_I) + b$, as section 10.1 says; there the frozen text is not a
-    target.
+    of the fusion; with several [CLS] tokens (`Mdetr.cls_tokens`) the scores are averaged. A style
+    with a [CLS] token of each modality (FIBER, FIBER-MM) is scored by their cosine, $f(I, Q) =
+    e^{\tau} \cos(\mathrm{out}_T, \mathrm{out}_I) + b$, as section 10.1 says; there the frozen text
+    is not a target.
 
     Choose it for compositions of attributes and objects on frozen towers.
 
@@ -38,11 +38,11 @@ class MMAdapter(FusedAdapter):
     - Config: `--model.adapter mm_adapter`.
 
     Source: Cola (Ray et al. 2023), section 4 and, for the five fusion styles, section 10.1 and
-    Table 5. Its names are ours: I are the image's patch tokens (t x v), Q the text's tokens
-    (t x w), $q_i$ its $N_q$ words (start and end tokens take part in attention, not in the mean),
-    [CLS] `query`. Both are read at the layer before the last, as in the released snippet; section
-    11.1 says so of FT-Late alone. `project` maps v to w. $\tau$ and $b$ are ours: the paper's
-    cosine in [-1, 1] cannot fit a sigmoid loss.
+    Table 5. We use its letters: I are the image's patch tokens (t x v), Q the text's tokens (t x
+    w), $q_i$ its $N_q$ words (start and end tokens take part in attention, not in the mean), [CLS]
+    `query`. Both are read at the layer before the last, as in the released snippet; section 11.1
+    says so of FT-Late alone. `project` maps v to w. $\tau$ and $b$ are ours: the paper's cosine in
+    [-1, 1] cannot fit a sigmoid loss.
 
     The snippet that the authors released differs from the paper in two ways. `cosine=False`
     averages dot products (without $\tau$, $b$), and `masked=False` attends to padding, up to the

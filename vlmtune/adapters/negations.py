@@ -22,10 +22,10 @@ NEGATIONS = ("no", "not", "'t", "without", "neither", "nor", "never", "none", "n
 class Negations(nn.Module):
     """Tells which texts have a negation; `empty` is the embedding of a text without words.
 
-    CLIP reads "no cube" as "cube": where the true one of four captions has a negation, ViT-B/32
-    chooses it in 7 of 100 (NegBench, Alhamoud et al. 2025, COCO; guessing has 25). A text without
-    words says nothing of the image: scored by it, no negated caption is favoured. A negation
-    that no training text had is left as it is, since an adapter cannot read it either.
+    CLIP reads "no cube" as "cube": if the true caption among four has a negation, ViT-B/32 chooses
+    it in 7 % of items (NegBench, Alhamoud et al. 2025, COCO; chance 25 %). A text without words
+    says nothing of the image: scored by it, no negated caption is favoured. A negation that no
+    training text had is left as it is, since an adapter cannot read it either.
 
     Words that the model's vocabulary lacks or that it splits into pieces are left out.
 

@@ -32,10 +32,10 @@ class PeakPatch(JointAdapter[Pooled, Tokens, Pooled]):
 
     v and $w_L$ are the normalised embeddings of the frozen backbone. $w_l$ is what its final norm
     and projection make of the pooled token (CLIP's [EOS]) after block l already, normalised too:
-    an earlier layer may still tell what the last no longer does, such as a "no". $m_1$ and $m_2$
+    an earlier layer may still encode what the last layer has lost, such as a "no". $m_1$ and $m_2$
     are MLPs (linear to 256, layer norm, GELU, linear to 128), h is linear to 128, GELU, dropout and
     linear to 1. Weights start with a standard deviation of 0.02, those of the last layer with
-    0.001: untrained scores are the backbone's but for less than a thousandth of a cosine.
+    0.001: untrained scores differ from the backbone's by less than a thousandth of a cosine.
 
     Choose it for negation, and wherever scores must stay near the frozen ones.
 
@@ -49,10 +49,10 @@ class PeakPatch(JointAdapter[Pooled, Tokens, Pooled]):
 
     Source: PeakPatch (arXiv 2607.23271), the score head (SCN); its embedding head (ECN) is left
     out. On CLIP ViT-B/32 and layers 7 and 12 it has the paper's 493,825 parameters; dropout and
-    initial values are those of the released code. There the loss has a further term, 0.1 times the
-    mean square of the correction. An adapter adds no term to a loss here, so it is left out: the
-    bound, weight decay and, at the backbone's scale, `Distillation` keep corrections small.
-    Training $\tau$ and b, where the paper's temperature is fixed, is ours.
+    initial values are those of the released code. The released loss has a further term, 0.1 times
+    the mean square of the correction. In vlmtune an adapter adds no term to a loss, so it is left
+    out: the bound, weight decay and, at the backbone's scale, `Distillation` keep corrections
+    small. Training $\tau$ and b, where the paper's temperature is fixed, is ours.
 
     Args:
         early_layer: l, counted from the end (-6 is layer 7 of 12); None for seven twelfths of the

@@ -37,7 +37,7 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
     $s = u^\top \mathrm{ReLU}(V \, \mathrm{ReLU}(\mathrm{conv}(\mathrm{ReLU}(\mathrm{conv}(M))))) +
     b$ with convolutions over 3 x 3 numbers to `channels` each, and V to `hidden` numbers.
 
-    Choose it to compare with `MMAdapter`: what can be read from cosines of frozen tokens alone.
+    Choose it to see what cosines of frozen tokens alone contain, in comparison with `MMAdapter`.
 
     - Requirements: captions with hard negatives; towers that run block by block, images of one
       shape.
@@ -50,8 +50,8 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
     Source: DCSM (ICCV 2025, arXiv 2503.08723) and its released code, whose network has 4 channels
     in both convolutions, then 197 x 30 x 4 = 23,640 numbers to 128 and to 1 on CLIP ViT-B/16:
     3,026,365 parameters here. It has 11 functional rows, and its optimiser gets the network alone,
-    so rows are fixed here too. Which words have one, the size 3 of the convolutions, the ReLUs, the
-    zeros below a short text, and what the mean and the deviation of M run over are ours.
+    so rows are fixed here too. The choice of functional words, the size 3 of the convolutions, the
+    ReLUs, the zeros below a short text, and the rows over which M is standardised are ours.
 
     Args:
         words: Rows of the map; longer texts are cut.

@@ -25,7 +25,7 @@ class TextMap(DualAdapter[Pooled, Pooled]):
 
     - Requirements: captions with hard negatives, such as the same words in another order.
     - Recommended: `InfoNCE`, as in the paper.
-    - Relations: a `LinearProbe` of texts alone, without its bias.
+    - Relations: the text half of a `LinearProbe`, without its bias.
     - Config: `--model.adapter text_map`.
 
     Source: LABCLIP (Koishigarina, Uselis, Oh; ICLR 2026; arXiv 2502.03566). $\tau$ starts at 0.

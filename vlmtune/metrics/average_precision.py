@@ -75,7 +75,7 @@ class ClassPrecision:
     """Average precision of C classes, and why classes were left out.
 
     Attributes:
-        values: AP of each class; NaN if the class does not count.
+        values: AP of each class; NaN if the class was left out.
         chance: What random scores reach in each class (`random_average_precision`), or NaN.
         no_positives: Number of classes without a positive image.
         empty_pool: Number of classes with positives but without an image in their pool.

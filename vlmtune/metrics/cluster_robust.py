@@ -13,9 +13,9 @@ items share anything.
 Source: Dean and Pagano 2015, "Evaluating Confidence Interval Methods for Binomial Proportions in
 Clustered Surveys"; T, Korn and Graubard 1998.
 
-Simulated, 95 % intervals of 5 to 80 clusters of one size cover 93 to 99 % (p .5 and .9, correlation
-within clusters .3 and .8). With sizes from 1 to 40 they do too, but for 92 % where p is .9, the
-correlation .8 and clusters are 80.
+In simulations, 95 % intervals of 5 to 80 clusters of one size cover the true value in 93 to 99 % of
+cases (p .5 and .9, correlation within clusters .3 and .8). So do clusters of 1 to 40 items, except
+for 92 % with p .9, correlation .8 and 80 clusters.
 """
 
 import torch

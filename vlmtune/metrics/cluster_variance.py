@@ -11,8 +11,9 @@ Source: Bell and McCaffrey 2002, "Bias reduction in standard errors for linear r
 multi-stage samples" (CR2).
 
 Items that share images and, apart, captions have clusters of two ways. V is then the sum of both
-variances less that of the items which share both, and never less than either of the two.
-Source: Cameron, Gelbach and Miller 2011, "Robust inference with multiway clustering", section 2.1.
+variances minus the variance for clusters of items that share both, and never less than either of
+the two. Source: Cameron, Gelbach and Miller 2011, "Robust inference with multiway clustering",
+section 2.1.
 """
 
 import math
@@ -35,9 +36,9 @@ class Variance:
 
     Attributes:
         value: The variance.
-        freedom: Its degrees of freedom: few if few clusters, or one large one, tell of it; 0 if a
-            single cluster tells nothing.
-        clusters: The number of clusters, of two ways the smaller one.
+        freedom: Its degrees of freedom: few if it is estimated from few clusters, or mostly from
+            one large cluster; 0 with a single cluster.
+        clusters: The number of clusters; if items have clusters of two ways, the smaller number.
     """
 
     value: float

@@ -4,8 +4,8 @@ In: scores and targets. Out: a loss to minimise. Never: a model.
 The `ProcessGroup` that sums and gathers over ranks comes from outside.
 
 Laws (tests/contracts/test_objectives.py): the loss is a finite, differentiable scalar; the order of
-images and texts does not matter; ranking true pairs first costs less than ranking them last
-(regularisers aside); the shard losses of all ranks add up to the loss of the whole batch.
+images and texts does not matter; ranking true pairs first costs less than ranking them last (except
+for regularisers); the shard losses of all ranks add up to the loss of the whole batch.
 """
 
 from abc import ABC, abstractmethod
@@ -36,7 +36,7 @@ class Objective(Configured, nn.Module, ABC):
         weight: Factor in the sum of objectives.
 
     Attributes:
-        needs: What it needs of `Scores` beside the values: "embedded" (embeddings of a dual
+        needs: What it needs from `Scores` besides the values: "embedded" (embeddings of a dual
             adapter), "tokens" (its tokens too), "reference" (scores of the frozen backbone),
             "contrast" (contrastive scores), "teacher" (a teacher's scores of the pairs of each
             group), "teacher_batch" (of all pairs of a rank's batch), "phrases" (scores of phrases

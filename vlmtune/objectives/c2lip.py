@@ -38,17 +38,17 @@ class C2LIP(ShardedObjective):
     - Inputs: patch tokens, `FullFineTuning(tokens=True)`, unless `pooling_weight` is 0.
     - Recommended: SigLIP with `initial_bias: null` of the adapter (CLIP: `initial_scale: 10`,
       `initial_bias: -10`), long captions, a learning rate of 1e-5 and the default weights.
-    - Relations: at weights 0 it is `Sigmoid`; `FSCClip` pools patches for each word instead.
+    - Relations: with both weights 0 it is `Sigmoid`; `FSCClip` pools patches for each word instead.
     - Config: `--config configs/experiments/overlays/c2lip.yaml`.
 
     Source: C2LIP, arXiv 2603.25722; the pooling follows the released code
-    (github.com/SamsungLabs/concept_centric_clip, commit 9d02526). It differs from both in these
-    points. The paper takes phrases by spaCy and pools the tokens of the caption for each, the
-    released code has Phi-3.5-mini write them and embeds each as a text; here the tagger of
-    `NounPhrases` finds them, and each is embedded as a text. Equal phrases of a batch are one,
-    true of all their images; there each is true of one image alone. A patch goes through the end of
-    the tower alone: for SigLIP that is the value projection and the layers after it, as in the
-    released code, for CLIP the final norm and the projection.
+    (github.com/SamsungLabs/concept_centric_clip, commit 9d02526). It differs from both in two
+    points. The paper finds phrases with spaCy and pools the caption's tokens for each phrase; in
+    the released code Phi-3.5-mini writes the phrases, and each is embedded as a text. Here the
+    tagger of `NounPhrases` finds them, and each is embedded as a text. Equal phrases of a batch
+    count as one phrase, true of all their images; in the paper and its code each is true of one
+    image. A patch goes through the end of the tower alone: for SigLIP that is the value projection
+    and the layers after it, as in the released code, for CLIP the final norm and the projection.
 
     Args:
         phrase_weight: Factor a.

@@ -32,13 +32,13 @@ class CEClip(ShardedObjective):
     Cross-modal rank, for each true pair (i, j) and each hard negative k of image i:
     $\max(0, s_{ik} - s_{ij} + \theta)$, averaged over these triples; 0 without triples. The
     threshold $\theta$ starts at 0. After each training step it becomes the mean gap
-    $s_{ij} - s_{ik}$ of that step, clamped to $[0, u]$: each gap must reach the mean of the step
-    before. Evaluation and steps without triples leave it unchanged. Scores include their
+    $s_{ij} - s_{ik}$ of that step, clamped to $[0, u]$: each gap must reach the mean gap of the
+    previous step. Evaluation and steps without triples leave it unchanged. Scores include their
     temperature, and so does u.
 
     The paper has one threshold for each kind of generated negative. Targets do not record kinds, so
-    this loss has one. The released code also divides the rank loss by missing negatives; this loss
-    divides by existing ones. Add it to a contrastive loss such as `InfoNCE`.
+    this loss has one. The released code also counts missing negatives in the divisor of the rank
+    loss; this loss counts only existing negatives. Add it to a contrastive loss such as `InfoNCE`.
 
     Choose it for records with hard negatives and a dual adapter.
 
@@ -49,7 +49,7 @@ class CEClip(ShardedObjective):
 
     Source: Zhang et al. 2024 (CE-CLIP), the intra-modal contrastive and the cross-modal rank loss
     with adaptive threshold; the rest follows the released code of January 2024 (commit 2d07821).
-    From commit 47cef4e on, that code takes the first hard negative of the batch for the positive of
+    From commit 47cef4e on, that code uses the first hard negative of the batch as the positive of
     the intra-modal contrast.
 
     Args:

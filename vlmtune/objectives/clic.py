@@ -27,12 +27,12 @@ class CLIC(ShardedObjective):
       over images with a hard negative.
     - Order: $L_{uni} = \overline{\| w_j - w_k \|^2}$, a mean over the pairs of true texts of the
       image's group, then over images with such a pair, w normalised. `JoinedImages` puts two
-      sentences in both orders into the group; its further true texts are outside.
+      sentences in both orders into the group; further true texts are not in the group.
 
     Each second batch of `JoinedImages` has single images, each with one caption and no hard
     negative. Its loss is CLIP's.
 
-    Choose it for compositions without a loss of zero-shot abilities: it trains the text tower.
+    Choose it to learn compositions and keep zero-shot abilities: it trains only the text tower.
 
     - Requirements: a dual adapter, and `JoinedImages` as `data.joined`, which needs images.
     - Recommended: `FullFineTuning(image=False)` and a learning rate of 1e-6.
@@ -41,10 +41,10 @@ class CLIC(ShardedObjective):
 
     Source: CLIC (NeurIPS 2025, arXiv 2505.24424), equations 4 to 7, and its released code
     (github.com/AmitPeleg/CLIC, commit dc845c7), a = b = 0.5 and c = 1. It differs in one point:
-    there $L_{cont}$ is the mean of four losses, each over one text of each image; here an image
-    meets the texts of all four at once, so that the order of texts in a batch does not matter. On
-    the rendered world both forms bind nothing: 1.6 % of the seen pairs, and 1.4 % with the mean of
-    four (last blocks, one seed).
+    in the paper $L_{cont}$ is the mean of four losses, each over one text of each image; here one
+    loss compares an image with all four texts of each image, so that the order of texts in a batch
+    does not matter. On the rendered world both forms bind nothing: 1.6 % of the seen pairs, and
+    1.4 % with the mean of four (last blocks, one seed).
 
     Args:
         contrast: Factor a.

@@ -26,9 +26,9 @@ class CyClip(ShardedObjective):
     The temperature gets no gradient.
 
     It does not reward true pairs: add it to a contrastive loss. With one caption per image $L_C$ is
-    (N - 1) times `EqSim` with v1 of all pairs, on cosines, without margin.
+    (N - 1) times `EqSim` with v1 on all pairs, on cosines, without a margin.
 
-    Choose it to keep distances between images like distances between captions.
+    Choose it to make distances between images agree with distances between captions.
 
     - Requirements: images with captions; hard negatives take no part.
     - Recommended: add it to `InfoNCE`, with the default factors.

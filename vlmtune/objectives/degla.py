@@ -40,25 +40,26 @@ class DeGLA(ShardedObjective):
     - $L_{average} = \frac{1}{N} \big( \sum_i \lVert v_i - \bar v_i \rVert^2 + \sum_j \lVert w_j -
       \bar w_j \rVert^2 \big)$ over all N images and all texts, false ones included.
 
-    v and w are normalised embeddings of images and texts. $\bar v$ and $\bar w$ are those by a
+    v and w are normalised embeddings of images and texts. $\bar v$ and $\bar w$ are embeddings by a
     moving average of the trained weights, and carry no gradient; `average_decay` of the module says
-    how slowly it follows. Both contrasts are means over captions, then over images with one.
+    how slowly the average follows. Both contrasts are means over the captions of an image, then
+    over images.
 
-    It compares no image with captions of others: add it to `InfoNCE`.
+    It compares no image with captions of other images: add it to `InfoNCE`.
 
-    Choose it where hard negatives would cost a model what it knows.
+    Choose it where training on hard negatives would make a model forget.
 
     - Requirements: a dual adapter, and hard negatives, of the records or by `data.negatives`.
     - Recommended: the default factors beside `InfoNCE`, and four negatives a caption.
     - Relations: `Distillation` keeps the frozen backbone's scores, and never moves its target.
     - Config: `--config configs/experiments/overlays/degla.yaml`.
 
-    Source: Hu et al. 2025, "Decoupled Global-Local Alignment" (arXiv 2504.16801). Its code adds up
-    the squared distances of the 32 images and 160 texts of a GPU and weighs them by 0.005; here
-    their sum is divided by the images, so c = 32 * 0.005. In that code
+    Source: Hu et al. 2025, "Decoupled Global-Local Alignment" (arXiv 2504.16801). Its code sums the
+    squared distances of the 32 images and 160 texts of a GPU and multiplies them by 0.005; here
+    their sum is divided by the number of images, so c = 32 * 0.005. In that code
     (github.com/xiaoxing2001/DeGLA, commit 1c5e960) $L_{text}$ takes the negatives of other
-    captions, by an order that differs from the order in which they are stored; here a caption meets
-    its own, as the paper says.
+    captions, by an order that differs from the order in which they are stored; here a caption is
+    compared with its own negatives, as the paper says.
 
     Args:
         image_factor: Factor a.

@@ -23,17 +23,17 @@ class Distillation(ShardedObjective):
     \mathrm{softmax}_k \tfrac{s_{ik}}{\tau}\big)} + \overline{KL\big(\mathrm{softmax}_l
     \tfrac{r_{lj}}{\tau} \,\|\, \mathrm{softmax}_l \tfrac{s_{lj}}{\tau}\big)} \Big)$
     with means over images and over texts. The factor $\tau^2$ keeps the size of gradients the same
-    at all temperatures. A row or column is a distribution over its scored pairs: without any it has
-    no term, with a single one it costs 0. Adding a constant to a row leaves the first part
-    unchanged.
+    at all temperatures. A row or column is a distribution over its scored pairs: without a scored
+    pair it has no term, with a single pair it costs 0. Adding a constant to a row leaves the first
+    part unchanged.
 
-    The loss is least, 0, where the adapter scores as the backbone does: add it to a loss that
-    learns.
+    The loss has its minimum, 0, where the adapter scores as the backbone does: add it to a loss
+    that teaches something new.
 
     Choose it where a model must not lose what it can do.
 
     - Requirements: any records; a backbone with pooled embeddings of both sides.
-    - Recommended: add it to a loss that learns, and raise `weight` until retention is kept.
+    - Recommended: add it to another loss, and raise `weight` until retained abilities stop falling.
     - Relations: the `RetentionBudget` callback measures forgetting and acts on it.
     - Config: `--model.objectives '[info_nce, distillation]'`.
 

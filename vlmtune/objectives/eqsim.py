@@ -53,7 +53,7 @@ class EqSim(ShardedObjective):
 
     - Requirements: images with captions; close pairs (few words apart) help most.
     - Recommended: add it to a retrieval loss; `normalise: sigmoid` for matching scores.
-    - Relations: v1 of all pairs on cosines is the cross-modal half of `CyClip`, up to a factor.
+    - Relations: v1 on all pairs, on cosines, is the cross-modal half of `CyClip`, up to a factor.
     - Config: `--model.objectives '[info_nce, eqsim]'`.
 
     Source: Wang et al. 2023 (EqBen), section 3, eq. 5 and 6; the values in appendix C. The defaults

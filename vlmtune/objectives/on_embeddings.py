@@ -13,9 +13,9 @@ from vlmtune.types import Scores, ScoreShard, Targets
 class OnEmbeddings(ShardedObjective):
     r"""Another objective, over contrastive scores (ITC) in place of matching scores (ITM).
 
-    Adapters such as `FusionTuning(contrast=True)` give both. The contrastive scores are of all
-    images and texts of all ranks, as those of a dual adapter are; the matching scores are of chosen
-    pairs. Of a dual adapter it reads the scores as they are.
+    Adapters such as `FusionTuning(contrast=True)` give both. The contrastive scores cover all
+    images and texts of all ranks, like the scores of a dual adapter; the matching scores cover
+    chosen pairs. For a dual adapter it reads the adapter's scores.
 
     Choose it for `FusionTuning(contrast=True)`, whose contrastive scores need a loss.
 

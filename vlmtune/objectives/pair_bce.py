@@ -15,7 +15,7 @@ from vlmtune.types import ScoreShard, positions, send
 class PairBCE(ShardedObjective):
     r"""Mean over the scored pairs of $-y \log \sigma(s) - (1 - y) \log (1 - \sigma(s))$.
 
-    Choose it with a joint adapter: each pair is true or false, whatever others there are.
+    Choose it with a joint adapter: each pair is judged true or false independently of other pairs.
 
     - Requirements: captions that are known to be false, such as hard negatives.
     - Recommended: scores that start near 0 (`initial_scale: 10`); `balanced` if few pairs are true.

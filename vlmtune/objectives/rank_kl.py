@@ -27,9 +27,9 @@ class RankKL(ShardedObjective):
     $L = \overline{KL(P_T \,\|\, P_S)}$, a mean over images, with $P_T = \mathrm{softmax}_{j \in
     C_i} (t_{ij} / \tau_T)$ and $P_S = \mathrm{softmax}_{j \in C_i} (\cos(v_i, y_j) / \tau)$. The
     list $C_i$ of image i has the texts of its group: its true captions and its hard negatives.
-    $t_{ij}$ is the teacher's score. A list of one text has no term. Unlike a label, the
-    distribution of the teacher says by how much a caption with one wrong word is worse than one
-    that is merely short, and better than one of another image.
+    $t_{ij}$ is the teacher's score. A list of one text has no term. Unlike a label, the teacher's
+    distribution says by how much a caption with one wrong word is worse than a caption that is
+    merely short, and better than a caption of another image.
 
     Choose it to move what a joint adapter has learnt into a model with one embedding for each image
     and each text, which search can index.
@@ -42,16 +42,16 @@ class RankKL(ShardedObjective):
     - Config: `--model.objectives '[rank_kl]' --model.teacher EXPORT`.
 
     Source: CORE (arXiv 2609.04083), Rank-KL from a reranker to an embedding model over lists of
-    five candidates, with $\tau = \tau_T = 0.05$. Ours: $\tau_T$ is a number of its own, since the
-    scores of vlmtune's joint adapters are logits and those of the paper's reranker are not.
-    `whole_batch` and `by_text` are ours, too.
+    five candidates, with $\tau = \tau_T = 0.05$. Ours: $\tau_T$ is separate from $\tau$, because
+    the scores of vlmtune's joint adapters are logits and the scores of the paper's reranker are
+    not. `whole_batch` and `by_text` are ours, too.
 
     Args:
         temperature: $\tau$, of the student's cosines.
         teacher_temperature: $\tau_T$, of the teacher's scores as it gives them. 1 for logits, which
             all adapters of vlmtune give; larger ones soften the ranking.
-        whole_batch: Whether the list has all texts of the rank's batch. The teacher then scores
-            all pairs, which costs a joint one much. Other ranks' texts are left out.
+        whole_batch: Whether the list has all texts of the rank's batch. The teacher then scores all
+            pairs, which is expensive for a joint teacher. Other ranks' texts are left out.
         by_text: Whether the same divergence of each text's list of images is added.
 
     Example:

@@ -33,11 +33,11 @@ class ReadAlignment(ShardedObjective):
 
     It trains texts alone: add it to a contrastive loss.
 
-    Choose it where images have several captions, which should mean the same.
+    Choose it where images have several captions that mean the same.
 
     - Requirements: two or more captions an image; with one each it is 0.
     - Recommended: add it to `InfoNCE` with `weight: 0.5`, the factor of the released method.
-    - Relations: a contrastive loss like `InfoNCE`, among texts alone.
+    - Relations: a contrastive loss like `InfoNCE`, but between texts.
     - Config: `--model.objectives '[info_nce, read_alignment]'`.
 
     Source: Kwon et al. 2025 (READ), the sentence-level alignment objective.

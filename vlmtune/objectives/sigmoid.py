@@ -16,9 +16,9 @@ class Sigmoid(ShardedObjective):
     r"""Each scored pair costs $\log(1 + e^{-y s})$, with y = 1 if it is true and y = -1 if false.
 
     $L = \frac{1}{N} \sum_{i,j} \log(1 + e^{-y_{ij} s_{ij}})$, where N counts the images with a
-    scored pair, not the pairs: an image costs more if it meets more texts. Every true caption of an
-    image is a positive. The adapter learns the paper's temperature and bias, so the scores contain
-    them. Without a bias the many false pairs dominate the first steps.
+    scored pair, not the pairs: an image costs more if it is compared with more texts. Every true
+    caption of an image is a positive. The adapter learns the paper's temperature and bias, so the
+    scores contain them. Without a bias the many false pairs dominate the first steps.
 
     Choose it for SigLIP, whose scores are log-odds already.
 

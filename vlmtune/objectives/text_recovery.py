@@ -17,19 +17,19 @@ from vlmtune.types import ScoreShard
 class TextRecovery(ShardedObjective):
     r"""$L$ is the mean over true pairs (i, j) of $1 - \cos(u_i, v_j)$.
 
-    The text's embedding $v_j$ is to be frozen: if both sides are trained, the loss is least where
-    all embeddings are equal.
+    The text's embedding $v_j$ should be frozen: if both sides are trained, the loss has its minimum
+    where all embeddings are equal.
 
-    Choose it to keep in few tokens of an image what its captions say.
+    Choose it to keep what an image's captions say in few tokens of the image.
 
     - Requirements: images with captions, and an adapter whose text embeddings are frozen, such as
       `Compressed(contrast=True)` inside `OnEmbeddings`.
-    - Recommended: beside a loss that learns, such as `ITM` or `PairBCE`.
+    - Recommended: add it to a loss such as `ITM` or `PairBCE`.
     - Relations: `OnEmbeddings(InfoNCE())` also separates an image from the captions of others.
     - Config: `objectives` of `configs/experiments/compare/heads.yaml`, row `recovered`.
 
     Source: EDJE (Taraday, Wagner, Baskin; ICLR 2026; arXiv 2510.06820), its cosine recovery of the
-    text embedding. Which embedding that is there we could not read.
+    text embedding. We could not find out which text embedding the paper recovers.
 
     Example:
         >>> import torch

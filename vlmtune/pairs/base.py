@@ -25,9 +25,9 @@ class PairPolicy(Configured, ABC):
     """Chooses the pairs to score; a policy implements `__call__`.
 
     Attributes:
-        needs_reference: True where it needs the scores of the frozen backbone.
-        needs_mined_negatives: True where it takes mined negatives, which training batches must
-            then contain.
+        needs_reference: True if it needs the scores of the frozen backbone.
+        needs_mined_negatives: True if it takes mined negatives, which training batches must then
+            contain.
     """
 
     needs_reference: bool = False
@@ -45,7 +45,7 @@ class NegativePairs(PairPolicy):
         negatives: False texts per image.
         hard: How many of them are hard by the scores of the backbone.
         mined: How many of them are mined negatives, which `MinedNeighbours` adds to the batch.
-            Others replace missing ones.
+            Other negatives replace missing mined negatives.
     """
 
     def __init__(

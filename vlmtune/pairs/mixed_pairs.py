@@ -17,8 +17,8 @@ class MixedPairs(PairPolicy):
     """For each image: some true texts, hard negatives of its group, and other texts.
 
     Cola's queries are hard because they bind words of one object to another. A batch has few such
-    pairs and very many easy ones, so scoring all pairs spends nearly all work on pairs that teach
-    nothing. Pairs without annotated truth are taken as `random_negatives` only.
+    pairs and very many easy ones, so scoring all pairs spends nearly all computation on pairs that
+    teach nothing. Pairs without annotated truth can only be `random_negatives`.
 
     Args:
         positives: True texts per image at most.

@@ -24,9 +24,9 @@ class MutualPairs(NegativePairs):
 
     Pairs of images are taken in three rounds. First come pairs of which either text is mined for
     the other image (`Targets.mined_negatives`), in random order, while both images have fewer than
-    `mined` of them. Then come others, largest $(s_{a t_b} + s_{b t_a}) / 2$ plus Gumbel noise
-    first, while both have fewer than `hard` of them. The rest is uniform, until each image has
-    `negatives`, or fewer where no partner is left. A pair of images is never taken where either
+    `mined` of them. Then come hard pairs, in descending order of $(s_{a t_b} + s_{b t_a}) / 2$ plus
+    Gumbel noise, while both images have fewer than `hard` of them. The rest is uniform, until each
+    image has `negatives`, or fewer if no partner is left. A pair of images is never taken if either
     text is true of the other image.
 
     Source: EqSim (Wang et al. 2023), section 3 and appendix C, for the scores compared; the mutual

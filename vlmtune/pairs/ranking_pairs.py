@@ -20,8 +20,8 @@ class RankingPairs(NegativePairs):
     without replacement. The rest is uniform over the false texts that are left.
 
     Source: METER's released retrieval code (Dou et al. 2022) scores one true caption against 15
-    random ones, of the corpus rather than of the batch, and without excluding other true captions.
-    EqSim (Wang et al. 2023), appendix C, makes 8 of the 15 hard by cached matching scores
+    random captions, from the corpus rather than the batch, and does not exclude other true
+    captions. EqSim (Wang et al. 2023), appendix C, makes 8 of the 15 hard by cached matching scores
     (`mined=8`), and adds the images of the 15; it does not say how it samples them.
 
     Args:
