@@ -102,7 +102,7 @@ class Measured:
         unclear: list[tuple[str, str]] = []
         for path in _files(paths):
             content = _content(path)
-            if _is_image_data(content):
+            if {"coco_id", "url"} <= _first_row(content).keys():  # it is image_data.json
                 same += _same_images(content)
                 continue
             texts = list(dict.fromkeys(_texts(content)))
@@ -214,8 +214,7 @@ def _texts(value: Any, key: str = "") -> Iterator[str]:
 def _with_corpus(texts: Iterable[str], content: Any) -> list[ImageName]:
     """The names; bare numbers get their corpus where the whole file tells it."""
     names = list(map(image_name, texts))
-    first = content[0] if isinstance(content, list) and content else None
-    crepe = isinstance(first, dict) and any("hard_negs" in str(key) for key in first)
+    crepe = any("hard_negs" in str(key) for key in _first_row(content))
     bare = [name for name in names if name.corpus is None and name.stem.isdigit()]
     numbers = [int(name.stem) for name in bare]
     large = [number for number in numbers if number > _NOT_COCO]
@@ -228,9 +227,9 @@ def _with_corpus(texts: Iterable[str], content: Any) -> list[ImageName]:
     return [known.get(name, name) for name in names]
 
 
-def _is_image_data(content: Any) -> bool:
+def _first_row(content: Any) -> dict[Any, Any]:
     first = content[0] if isinstance(content, list) and content else None
-    return isinstance(first, dict) and {"coco_id", "url"} <= first.keys()
+    return first if isinstance(first, dict) else {}
 
 
 def _same_images(content: list[dict[str, Any]]) -> list[tuple[ImageName, ImageName]]:

@@ -98,14 +98,12 @@ def _both_ways(context: SceneContext, template: str) -> Sentences | None:
 
     `{a}` is an object, `{b}` another, `{phrase}` the relation and `{side}` the same without "of".
     """
-    edge = context.one_way_relation()
-    if edge is None:
-        return None
-    first, name, second = edge
-    phrase = PHRASES[name]
-    a, b, side = with_article(first), with_article(second), phrase.removesuffix(" of")
-    true = template.format(a=a, b=b, phrase=phrase, side=side)
-    return true, template.format(a=b, b=a, phrase=phrase, side=side)
+    for first, name, second in context.one_way_relations():
+        phrase = PHRASES[name]
+        a, b, side = with_article(first), with_article(second), phrase.removesuffix(" of")
+        true = template.format(a=a, b=b, phrase=phrase, side=side)
+        return true, template.format(a=b, b=a, phrase=phrase, side=side)
+    return None
 
 
 def one_side(context: SceneContext, template: str) -> Sentences | None:
@@ -114,13 +112,11 @@ def one_side(context: SceneContext, template: str) -> Sentences | None:
     "the {a} is not {fails} the {b}" gives "the red cube is not to the right of the blue sphere",
     which is on its left.
     """
-    edge = context.one_way_relation()
-    if edge is None:
-        return None
-    first, name, second = edge
-    holds, fails = PHRASES[name], PHRASES[INVERSE[name]]
-    true = template.format(a=first, b=second, holds=holds, fails=fails)
-    return true, template.format(a=first, b=second, holds=fails, fails=holds)
+    for first, name, second in context.one_way_relations():
+        holds, fails = PHRASES[name], PHRASES[INVERSE[name]]
+        true = template.format(a=first, b=second, holds=holds, fails=fails)
+        return true, template.format(a=first, b=second, holds=fails, fails=holds)
+    return None
 
 
 def _two_relations(context: SceneContext, inverted: int) -> Sentences | None:

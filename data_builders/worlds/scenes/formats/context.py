@@ -119,16 +119,15 @@ class SceneContext:
             if one[0] == other[0] and one[2] != other[2]:
                 yield one, other
 
-    def one_way_relation(self) -> tuple[Noun, str, Noun] | None:
-        """Returns a relation on the floor that stands out and is false with its objects exchanged.
+    def one_way_relations(self) -> Iterator[tuple[Noun, str, Noun]]:
+        """Yields the relations on the floor that stand out and are false with objects exchanged.
 
-        Random among all such relations; None if there is none.
+        In random order.
         """
         for first, name, second in self.relations():
             exchanged = relation_holds(self.scene, second, name, first)
             if name in GROUND_RELATIONS and exchanged is False:
-                return first, name, second
-        return None
+                yield first, name, second
 
 
 def contexts(

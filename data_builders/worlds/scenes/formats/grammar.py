@@ -159,7 +159,7 @@ def _brief(context: SceneContext, noun: Noun) -> Noun:
 
 def _relation(context: SceneContext) -> Sentences | None:
     """A relation, against a false one; or a relation that is denied, against a true one denied."""
-    edge = context.one_way_relation()
+    edge = next(context.one_way_relations(), None)
     if edge is None:
         return None
     first, name, second = edge
