@@ -32,10 +32,9 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
     - Relations: a `LinearProbe` with fewer parameters and a non-linear layer.
     - Config: `--model.adapter bottleneck`.
 
-    Source: Gao et al. 2021 (CLIP-Adapter), section 3.2, equations (5) to (8); $\mathbf{W}_1$,
-    $\mathbf{W}_2$ and $\alpha$ are the paper's; its $\beta$ (texts) is the $\alpha$ of texts. The
-    defaults are the paper's residual ratio 0.2 for images and reduction r = 4. Starting $W_2$ as
-    zero is ours.
+    Source: Gao et al. 2021 (CLIP-Adapter), section 3.2, equations (5) to (8); its $\beta$ is our
+    $\alpha$ of texts. The defaults are the paper's residual ratio 0.2 for images and reduction r =
+    4. Starting $W_2$ as zero is ours.
 
     Args:
         image: $\alpha$ of the images, in (0, 1); 0 leaves them as they are.

@@ -32,11 +32,10 @@ class Compressed(JointAdapter[Tokens, Features, Rows]):
     $H_h = \mathrm{softmax}(Q_h (X W_K)_h^\top / \sqrt{v / heads}) (X W_V)_h$, and the heads stand
     side by side. The MLP has two layers and GELU.
 
-    For each image, an index stores what the joint adapter prepares from the k tokens. With
-    `MMAdapter` on CLIP ViT-B/32 these are 16 x 2,052 bytes (32.8 kB) in place of 49 x 2,052 (100.5
-    kB): query, key, value and token in 512 bytes each, and a scale. Scoring a pair costs less too,
-    because the joint adapter sees only k tokens and the text. The compressor itself has 6,505,728
-    parameters there.
+    An index stores what the joint adapter prepares from the k tokens of an image. With `MMAdapter`
+    on CLIP ViT-B/32 this takes 16 x 2,052 bytes (32.8 kB) in place of 49 x 2,052 (100.5 kB): query,
+    key, value and token in 512 bytes each, and a scale. Scoring a pair costs less too: it has only
+    k tokens and the text. The compressor has 6,505,728 parameters.
 
     Choose it where an index of a joint adapter gets too large, or its search too slow.
 

@@ -44,22 +44,21 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     \sum_p a_{whp} v_{ph}(I) / \sqrt{w_h}$ at the location $p_{wh} = \sum_p a_{whp} (x_p, y_p)$,
     with coordinates from -1 to 1. Queries q and weights f, g are linear in the text's tokens after
     `text_layers` layers of self-attention. Coordinates are added to the image's tokens x. Each
-    patch also reads its neighbours by a convolution over 3 x 3 patches,
-    $x + \mathrm{GELU}(\mathrm{conv}(x))$, because shapes may differ in how their parts join. Keys
-    and values are linear in the tokens after `image_layers` layers of self-attention. v and t in
-    the first term are the embeddings of the frozen backbone.
+    patch reads its neighbours by a convolution over 3 x 3 patches,
+    $x + \mathrm{GELU}(\mathrm{conv}(x))$, as shapes may differ in how their parts join. Keys and
+    values are linear in the tokens after `image_layers` layers of self-attention. v and t in the
+    first term are the embeddings of the frozen backbone.
 
     A word w that no training text has is read by what the frozen model knows of it
     (`UnreadWords`), unless `hidden_words` is 0. It adds
     $u_w = \frac{\mu e^\tau}{H} \sum_h \sum_p a_{whp} \, (t_w - t_0)^\top (z_p - m)$ to the
     evidence, and $u = \sum_w (2 |t_w - t_0|)^3 u_w$ to the score, since the logarithm hides it
     where the evidence of the other words is large. The factor is 0.8 to 1.7 for colours of the
-    small CLIP and at most 0.2 for sizes, of which patches say little. The evidence of a text with
-    such words is less certain, so e is multiplied by 0.7 for each of them. Training uses neither
-    u nor the factor.
+    small CLIP and at most 0.2 for sizes, of which patches say little. The evidence is less certain
+    with such words, so e is multiplied by 0.7 for each. Training uses neither u nor 0.7.
 
-    If a text has a negation that training texts had, only its evidence counts: its t is that of a
-    text without words (`Negations`), and its unread words add nothing, unless `hidden_words` is 0.
+    If a text has a negation that training texts had, only its evidence counts: its t is that of an
+    empty text (`Negations`), and its unread words add nothing, unless `hidden_words` is 0.
 
     The weights of contents and locations depend on the text alone, so a relation is a linear
     function of two locations: "a cube left of a sphere" gives the word "cube" the weight (-1, 0)
@@ -68,8 +67,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     In training the score is e alone, the log-odds of the sentence. With the frozen score most pairs
     are easy from the start, and the remaining pairs teach words too little to read the image ("What
     failed" in docs/experiments.md). After training $\log \sigma(e)$ is close to 0 for all sentences
-    that the evidence finds true. The frozen score ranks these sentences, so what the frozen model
-    knows is kept.
+    that the evidence finds true. The frozen score ranks these, so what it knows is kept.
 
     Choose it for attributes, counts and relations in space, and for search in two stages.
 
@@ -104,8 +102,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             and do not disturb the reading of other words. The probability is multiplied by how much
             the word means to the frozen model (`UnreadWords`). 0 turns this off.
         meaning_weight: $\mu$, the weight of what the frozen model knows of such words. A smaller
-            weight binds them less and keeps more of the frozen scores. With 0 they are not compared
-            with patches.
+            weight binds them less and keeps more of the frozen scores. With 0 they are not
+            compared.
         memory: Bytes that scoring a chunk of pairs may take, see `JointAdapter`.
 
     Example:

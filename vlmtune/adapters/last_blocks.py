@@ -42,8 +42,8 @@ class LastBlocks(DualAdapter[Features, Features]):
     Source: the usual partial fine-tuning; compared among others by Ray et al. 2023 (Cola), section
     5.2, "tuning the last two layers". (Section 11.1 there describes new layers on frozen
     features instead: `FTLate`.) `decay` is the layer-wise learning rate of Clark et
-    al. 2020 (ELECTRA): block l of L gets $\gamma^{L - l}$ times the rate; the layers after the
-    blocks get the full rate.
+    al. 2020 (ELECTRA): block l of L gets $\gamma^{L - l}$ times the rate, later layers the full
+    rate.
 
     Args:
         image: n of the image tower; 0 leaves it frozen.

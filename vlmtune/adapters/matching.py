@@ -30,8 +30,7 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
     The score depends on the backbone: the difference of the two logits of a matching head, or
     ViLT's single output, which ranks captions.
 
-    Choose it to score with an unchanged fusion encoder, or to train its last blocks over frozen
-    towers.
+    Choose it to score with an unchanged fusion encoder, or to train its last blocks.
 
     - Requirements: a backbone with a matching head; `blocks` above 0 to train.
     - Recommended: `ITM` with `HardPairs` or `RankingPairs`.

@@ -20,12 +20,12 @@ NEGATIONS = ("no", "not", "'t", "without", "neither", "nor", "never", "none", "n
 
 
 class Negations(nn.Module):
-    """Tells which texts have a negation; `empty` is the embedding of a text without words.
+    """Tells which texts have a negation; `empty` is the embedding of an empty text.
 
     CLIP reads "no cube" as "cube": if the true caption among four has a negation, ViT-B/32 chooses
-    it in 7 % of items (NegBench, Alhamoud et al. 2025, COCO; chance 25 %). A text without words
-    says nothing of the image: scored by it, no negated caption is favoured. A negation that no
-    training text had is left as it is, since an adapter cannot read it either.
+    it in 7 % of items (NegBench, Alhamoud et al. 2025, COCO; chance 25 %). An empty text says
+    nothing of the image: scored by it, no negated caption is favoured. A negation that no training
+    text had is left as it is, since an adapter cannot read it either.
 
     Words that the model's vocabulary lacks or that it splits into pieces are left out.
 

@@ -29,8 +29,8 @@ class UnreadWords(nn.Module):
     A hidden word w has one trained embedding in place of its own, so that only the words around
     it tell which patches it reads. What it means is left to the frozen model: its normalised
     embedding $t_w$, of a text of this word alone, is compared with the normalised embeddings $z_p$
-    of the patches: $\mu e^{\tau} \, (t_w - t_0)^\top (z_p - m)$, with the embedding $t_0$ of a text
-    without words, the logit scale $e^\tau$ of the model and a trained m. The difference is what the
+    of the patches: $\mu e^{\tau} \, (t_w - t_0)^\top (z_p - m)$, with the embedding $t_0$ of an
+    empty text, the logit scale $e^\tau$ of the model and a trained m. The difference is what the
     word adds to a text: large for colours, small for sizes, of which patches say nothing. $\mu$ is
     fixed.
 
@@ -41,8 +41,8 @@ class UnreadWords(nn.Module):
     is little to learn from hiding them. A call hides at most $1 + n / 4$ words of the vocabulary.
 
     Afterwards a word is hidden if no training text had it. Each word's embedding has a factor of
-    $1 + r_w$, and $r_w$ is 0 until a gradient changes it, which tells the words that were read.
-    Before training no word is hidden.
+    $1 + r_w$, and $r_w$ is 0 until a gradient changes it, so it shows which words were read. Before
+    training no word is hidden.
 
     Words are the tokens of the model: of a word in pieces, single pieces may be unread.
 

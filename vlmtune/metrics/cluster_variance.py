@@ -11,9 +11,8 @@ Source: Bell and McCaffrey 2002, "Bias reduction in standard errors for linear r
 multi-stage samples" (CR2).
 
 Items that share images and, apart, captions have clusters of two ways. V is then the sum of both
-variances minus the variance for clusters of items that share both, and never less than either of
-the two. Source: Cameron, Gelbach and Miller 2011, "Robust inference with multiway clustering",
-section 2.1.
+variances minus that for clusters of items that share both, and never less than either.
+Source: Cameron, Gelbach and Miller 2011, "Robust inference with multiway clustering", section 2.1.
 """
 
 import math

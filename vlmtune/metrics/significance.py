@@ -38,8 +38,7 @@ class PairedDifference:
     """One model against another, item by item.
 
     Attributes:
-        difference: Mean outcome of the model minus that of the baseline; with groups, the mean over
-            groups.
+        difference: Model's mean outcome minus the baseline's; with groups, the mean over groups.
         low: Lower end of the 95 % interval of the difference, or None with a single cluster.
         high: Upper end, or None.
         won: Number of items on which the model does better than the baseline.

@@ -42,9 +42,9 @@ class CLIC(ShardedObjective):
     Source: CLIC (NeurIPS 2025, arXiv 2505.24424), equations 4 to 7, and its released code
     (github.com/AmitPeleg/CLIC, commit dc845c7), a = b = 0.5 and c = 1. It differs in one point:
     in the paper $L_{cont}$ is the mean of four losses, each over one text of each image; here one
-    loss compares an image with all four texts of each image, so that the order of texts in a batch
-    does not matter. On the rendered world both forms bind nothing: 1.6 % of the seen pairs, and
-    1.4 % with the mean of four (last blocks, one seed).
+    loss has all four texts of each image, so that the order of texts in a batch does not matter. On
+    the rendered world both forms bind nothing: 1.6 % of the seen pairs, and 1.4 % with the mean of
+    four losses (last blocks, one seed).
 
     Args:
         contrast: Factor a.

@@ -42,8 +42,8 @@ class DeGLA(ShardedObjective):
 
     v and w are normalised embeddings of images and texts. $\bar v$ and $\bar w$ are embeddings by a
     moving average of the trained weights, and carry no gradient; `average_decay` of the module says
-    how slowly the average follows. Both contrasts are means over the captions of an image, then
-    over images.
+    how slowly the average follows. Both contrasts are means over an image's captions, then over
+    images.
 
     It compares no image with captions of other images: add it to `InfoNCE`.
 
@@ -58,8 +58,8 @@ class DeGLA(ShardedObjective):
     squared distances of the 32 images and 160 texts of a GPU and multiplies them by 0.005; here
     their sum is divided by the number of images, so c = 32 * 0.005. In that code
     (github.com/xiaoxing2001/DeGLA, commit 1c5e960) $L_{text}$ takes the negatives of other
-    captions, by an order that differs from the order in which they are stored; here a caption is
-    compared with its own negatives, as the paper says.
+    captions, by an order that differs from the order in which they are stored; here a caption meets
+    its own negatives, as the paper says.
 
     Args:
         image_factor: Factor a.

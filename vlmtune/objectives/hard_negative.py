@@ -47,8 +47,7 @@ class HardNegative(ShardedObjective):
 
     - Requirements: images with captions; no hard negatives of the records.
     - Recommended: add it to `InfoNCE`; `relative: true` for a dual adapter.
-    - Relations: the expectation of `ITM` with `HardPairs`, but by the current scores and without
-      sampling.
+    - Relations: the expectation of `ITM` with `HardPairs`, by the current scores.
     - Config: `--model.objectives '[info_nce, hard_negative]'`.
 
     Source: Wang et al. 2023 (EqSim), section 5.4, table 6, and its FIBER fine-tuning code; Li et
