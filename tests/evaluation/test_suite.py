@@ -80,7 +80,7 @@ def test_a_digest_of_items_is_of_their_files_boxes_and_texts_wherever_they_lie()
     assert len({digest(), *others, digest(text="a cat")}) == 5
 
 
-def test_a_plain_function_of_images_and_texts_is_measured(cola, scorer):
+def test_a_plain_function_of_images_and_texts_is_measured(cola, scorer, monkeypatch):
     score, _ = scorer()
     calls = []
 
@@ -101,6 +101,10 @@ def test_a_plain_function_of_images_and_texts_is_measured(cola, scorer):
     assert len(rows) == len(suite.outcomes)
     with refused(r"scores of shape \(18, 18\) for a function .* got \(18,\)"):
         cola().run(lambda images, texts: [0.0] * len(images))
+    # Of many images each call has a part, with the texts of its pairs.
+    monkeypatch.setattr("vlmtune.benchmarks.pair_scorer.IMAGES", 4)
+    assert cola().run(function).metrics == suite.metrics
+    assert all(count < (18, 18) for count in calls[2:])
 
 
 def test_what_cannot_be_loaded_is_known_before_anything_is_encoded(cola, scorer, tmp_path):
