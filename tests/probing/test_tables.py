@@ -1,11 +1,14 @@
 """Tables of several embeddings, and what adaptation changed."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from vlmtune.probing import measures, transformation
 from vlmtune.probing.experiment import ACCURACY, Measured, changes
 from vlmtune.probing.probe import TRANSFORMATION, ProbeSpec
+from vlmtune.probing.results import to_results
 from vlmtune.probing.tables import Probed, to_tables
 from vlmtune.probing.tasks import Member, Task, TransformationClass
 from vlmtune.results.metric_value import MetricValue
@@ -78,3 +81,15 @@ def test_rows_are_embeddings_and_changes_follow_their_original():
     assert row.startswith("| held out: noise | +50.0 [")
     alone = to_tables([second], 9, 40, [TASK])
     assert "What adaptation changed" not in alone
+
+
+def test_probes_of_more_styles_have_other_items():
+    right, _ = hand_made()
+    (plain,) = probed(right, "a").measured
+    style = Member("pasta", PLAIN, PLAIN, weights="pasta")
+    styles = TransformationClass("style_transfer", (style,))
+    styled = replace(plain, task=Task("categories", (*TASK.classes, styles)))
+    first, second, other = to_results([plain, styled, plain], ["224", "digest"])
+    assert first.items_digest == other.items_digest != second.items_digest
+    (cropped,) = to_results([plain], ["64", "digest"])
+    assert cropped.items_digest != first.items_digest

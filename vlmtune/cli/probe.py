@@ -29,7 +29,6 @@ from vlmtune.report.html import write_report
 from vlmtune.report.run_report import Provenance, RunReport
 from vlmtune.report.screen import show
 from vlmtune.storage.files import all_or_none, write_text
-from vlmtune.storage.folder import digest
 
 TASKS = {"fine": fine, "categories": categories}
 SETTINGS = ("images", "transformations", "widths", "steps", "runs", "limit", "side", "seed")
@@ -122,7 +121,7 @@ def _report(
     # Probes of the same images compare only if they transform them alike: side and seed count.
     facts = [str(settings["side"]), str(settings["seed"])]
     facts += sorted(image.digest for image in images)
-    results = to_results(measured, digest(facts))
+    results = to_results(measured, facts)
     reasons = []
     for task in tasks:
         if task.not_run:

@@ -17,12 +17,13 @@ from vlmtune.probing.experiment import ACCURACY, Measured
 from vlmtune.probing.tasks import VERSION
 from vlmtune.results.result import Result
 from vlmtune.storage.files import write_atomically
+from vlmtune.storage.folder import digest
 
 CITATION = "Rashtchian et al. 2023, Substance or Style: What Does Your Image Embedding Know?"
 
 
-def to_results(measured: Sequence[Measured], digest: str) -> list[Result]:
-    """Returns a result for each probe, the images as its items; `digest` is of the images.
+def to_results(measured: Sequence[Measured], facts: Sequence[str]) -> list[Result]:
+    """Returns a result for each probe, the images as its items; `facts` say which and how shown.
 
     Probes of transformations measure a sensitivity, probes of semantic classes what the embedding
     still knows.
@@ -33,6 +34,8 @@ def to_results(measured: Sequence[Measured], digest: str) -> list[Result]:
         by_image = zip(*probe.outcomes, strict=True)
         outcomes = tuple(statistics.fmean(runs) for runs in by_image)
         kind = "sensitivity" if probe.primary == ACCURACY else "retained"
+        # With weights of styles a probe tells more transformations apart.
+        styles = [member.weights for member in probe.task.members if member.weights]
         result = Result(
             benchmark=f"probe_{probe.task.name}/{probe.spec.name}",
             version=str(VERSION),
@@ -42,7 +45,7 @@ def to_results(measured: Sequence[Measured], digest: str) -> list[Result]:
             outcomes=outcomes,
             clusters=tuple(range(len(outcomes))),
             kind=kind,
-            items_digest=digest,
+            items_digest=digest([*facts, *styles]),
             runs=tuple(map(tuple, probe.outcomes)),
         )
         results.append(result)
