@@ -13,8 +13,8 @@ HEAD = """\
 # Sources
 
 `python -m scripts.sources_page` writes this page from `configs/sources`. [Download data](data.md)
-explains the command. Each YAML has the addresses, and where they were read. None was tried when
-this page was written: layouts of some archives follow from public code that reads them.
+explains the command. Each YAML states its addresses and where we read them. No download was tried
+when this page was written. Layouts of some archives come from public code that reads them.
 
 "None stated" means that the source itself states no licence: ask its authors. `--whole` takes
 archives of all images instead of the images that a benchmark uses, one by one.
