@@ -37,6 +37,7 @@ from vlmtune.storage.progress import progress
 from vlmtune.types import Features, Pooled, Tokens, concatenate, send
 
 COPIED_AT_A_TIME = 256  # rows, whose tokens are in memory together
+FRACTION = 0.25  # of the free memory of a GPU, which stores may take
 
 Chunks = Iterable[tuple[Sequence[str], Features]]
 """Ids and their features, a few at a time."""
@@ -185,6 +186,13 @@ def _row_count(piece: _Piece) -> int:
     if offsets is None:
         return len(values)
     return len(offsets) - 1  # the last offset is the end of the last row
+
+
+def move_together(stores: Sequence[FeatureStore], device: torch.device, free: int) -> None:
+    """Moves stores to a GPU with `free` bytes if all fit; a step then copies no rows."""
+    if sum(store.value_bytes for store in stores) <= FRACTION * free:
+        for store in stores:
+            store.move_to(device)
 
 
 def suffixes(pieces: int) -> list[str]:

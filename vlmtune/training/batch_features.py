@@ -15,13 +15,12 @@ from torch import Tensor
 from vlmtune.backbones.base import Backbone
 from vlmtune.features.encode import FeatureSource
 from vlmtune.features.image_digests import StoredImages, image_digests
-from vlmtune.features.store import FeatureStore
+from vlmtune.features.store import FeatureStore, move_together
 from vlmtune.features.store_key import Modality, StoreDType, source_digest
 from vlmtune.training.recompute import in_chunks
 from vlmtune.types import Batch, Features, FeatureSpec, Pooled, concatenate
 
 TEXTS_AT_A_TIME = 512  # captions in a call of the backbone while a store is built
-STORE_FRACTION = 0.25  # of the free memory of a GPU, which stores may take
 
 
 @runtime_checkable
@@ -76,21 +75,18 @@ class BatchFeatures:
             self.images = self._stored_images(root, corpus)
         if self.source.uses_store("text"):
             self.texts = self.source.store("text", corpus.distinct_texts())
-        device = self.backbone.device
-        if device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(device)
-            self.move_stores(device, free)
+        if self.backbone.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self.backbone.device)
+            self.move_stores(free)
 
-    def move_stores(self, device: torch.device, free: int) -> None:
-        """Moves the stores to a GPU with `free` bytes if they fit; a step then copies no rows."""
+    def move_stores(self, free: int) -> None:
+        """Moves the stores to a GPU with `free` bytes if they fit."""
         stores: list[FeatureStore] = []
         if self.images is not None:
             stores.append(self.images.store)
         if self.texts is not None:
             stores.append(self.texts)
-        if sum(store.value_bytes for store in stores) <= STORE_FRACTION * free:
-            for store in stores:
-                store.move_to(device)
+        move_together(stores, self.backbone.device, free)
 
     def _stored_images(self, root: Path, corpus: CorpusContent) -> StoredImages:
         """The store of images, whose rows are known by the digest of an image's content."""
