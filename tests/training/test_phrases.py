@@ -72,17 +72,20 @@ def data(shards, phrases):
     return ShardDataModule(sets, 4, val=sets, phrases=phrases)
 
 
-def losses(folder, shards, tmp_path, objectives, phrases):
+def losses(folder, shards, tmp_path, objectives, phrases, **more):
     made = module(folder, FullFineTuning(tokens=True, initial_scale=10.0), objectives)
-    trainer = quiet_trainer(max_steps=3, default_root_dir=tmp_path)
+    trainer = quiet_trainer(max_steps=3, default_root_dir=tmp_path, **more)
     trainer.fit(made, datamodule=data(shards, phrases))
     return {name: value.item() for name, value in trainer.callback_metrics.items()}
 
 
 def test_a_fit_trains_and_validates_on_phrases_and_asks_for_them(model_folder, shards, tmp_path):
-    logged = losses(model_folder, shards, tmp_path, [C2LIP()], NounPhrases())
-    assert logged["train/C2LIP"] > 0
-    assert logged["val/C2LIP"] > 0
+    for precision in ("32-true", "bf16-mixed"):
+        logged = losses(
+            model_folder, shards, tmp_path, [C2LIP()], NounPhrases(), precision=precision
+        )
+        assert logged["train/C2LIP"] > 0
+        assert logged["val/C2LIP"] > 0
     with refused("expected scores of phrases for C2LIP, got none: set data.phrases to NounPhrases"):
         losses(model_folder, shards, tmp_path, [C2LIP()], None)
 

@@ -16,7 +16,7 @@ from vlmtune.adapters.base import inner_products
 from vlmtune.config import instantiate
 from vlmtune.data import ShardDataModule, ShardSet
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives import CEClip, CyClip, FSCClip, ReadAlignment
+from vlmtune.objectives import CEClip, CyClip, DeGLA, FSCClip, ReadAlignment
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.types import ScoreShard
 
@@ -93,7 +93,7 @@ def test_it_trains_in_bf16(path, model_folder, shards, tmp_path):
     assert not in_bf16.equal(in_bf16.bfloat16().float())
 
 
-@pytest.mark.parametrize("kind", [CEClip, CyClip, FSCClip, ReadAlignment])
+@pytest.mark.parametrize("kind", [CEClip, CyClip, DeGLA, FSCClip, ReadAlignment])
 def test_losses_of_embeddings_are_not_rounded_to_bf16(kind, model_folder, shards, tmp_path):
     objective = kind()
     trained = module(model_folder, FullFineTuning(tokens=True), [objective])
