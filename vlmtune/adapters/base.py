@@ -185,23 +185,18 @@ class DualAdapter(Adapter[ImageT, TextT]):
     def scores(self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]) -> Scores:
         """Scores embedded images against embedded texts; the result holds the embeddings."""
         values = self.compare(image, text)
-        # In 32 bits: objectives multiply them, too.
-        image = normalize(full_precision(image), dim=-1)
-        text = normalize(full_precision(text), dim=-1)
-        return Scores.full(values, Embedded(image, text, self.scale))
+        return Scores.full(values, Embedded(unit(image), unit(text), self.scale))
 
     def compare(
         self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]
     ) -> Float[Tensor, "N M"]:
         """Scores embedded images against embedded texts."""
-        cosines = inner_products(normalize(image, dim=-1), normalize(text, dim=-1))
+        cosines = inner_products(unit(image), unit(text))
         return self.scale * cosines + self.bias
 
     def compare_pairs(self, image: Float[Tensor, "P d"], text: Float[Tensor, "P d"]) -> PairScores:
         """Scores embedded image i against embedded text i: the diagonal of `compare`."""
-        image = normalize(image, dim=-1)
-        text = normalize(text, dim=-1)
-        cosines = (full_precision(image) * full_precision(text)).sum(dim=-1)
+        cosines = (unit(image) * unit(text)).sum(dim=-1)
         return self.scale * cosines + self.bias
 
 
@@ -216,6 +211,11 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     if not torch.amp.is_autocast_available(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """The vectors at length 1, in 32 bits: objectives multiply them, too."""
+    return normalize(full_precision(vectors), dim=-1)
 
 
 def full_precision(values: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import normalize, pad
+from torch.nn.functional import pad
 
-from vlmtune.adapters.base import DualAdapter, full_precision, inner_products
+from vlmtune.adapters.base import DualAdapter, full_precision, inner_products, unit
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.training.shard_layout import ShardLayout
 from vlmtune.types import (
@@ -118,8 +118,8 @@ def with_reference(
         shard = replace(shard, contrast=contrast)
     layout = shard.layout
     # Gathered after they are normalised, so that each rank normalises only its own.
-    image = normalize(image, dim=-1)
-    text = normalize(text[layout.texts], dim=-1)
+    image = unit(image)
+    text = unit(text[layout.texts])
     all_texts = group.gather(text, layout.text_counts)
     scaled = scale * inner_products(image, all_texts)
     rows = replace(shard.rows, reference=scaled + bias)
