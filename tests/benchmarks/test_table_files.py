@@ -68,6 +68,9 @@ def test_every_caption_of_classification_is_a_candidate(tmp_path):
     look = by_name(lambda n, text: 0.5 if text != said[n] else 0.2 if n == "b.png" else 0.9)
     expected = {"accuracy": (2 / 3, 3, 1 / 2), "accuracy/in": (1 / 2,), "accuracy/out": (1.0,)}
     check(made.run(look), expected)
+    rows[2]["background"] = ""
+    blank = TableClassification(table(tmp_path, *rows), columns={"group": "background"})
+    check(blank.run(look), {"accuracy/in": (1 / 2,), "accuracy/none": (1.0,)})
     alone = TableClassification(made.path).run(look)  # without groups there is no number of one
     assert alone.metrics.keys() == {"accuracy", "macro_accuracy"}
     assert [example.correct for example in alone.examples] == [True, False]  # one of each class

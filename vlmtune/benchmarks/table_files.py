@@ -7,7 +7,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
@@ -57,6 +57,9 @@ class TableOptions(VoteOptions):
         table = Table(Path(self.path), images, self.columns)
         print(table.summary(), file=sys.stderr)
         rows = list(table.rows())
+        # A blank cell names a group as well: metrics need a name.
+        if table.columns["group"]:
+            rows = [replace(row, group=row.group or "none") for row in rows]
         # The builder leaves out images, not rows, so that no image is on both sides.
         if self.held_out:
             return _held_out(rows, self.held_out)

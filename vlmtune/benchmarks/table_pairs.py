@@ -16,7 +16,10 @@ from vlmtune.benchmarks.table_files import TableOptions, fixture_table, image_re
 
 
 class TablePairs(TableOptions, Paired):
-    """Text, image and group accuracy of the rows, also by the column `group`."""
+    """Text, image and group accuracy of the rows, also by the column `group`.
+
+    Of a row with several captions the first counts, and so of the negative captions.
+    """
 
     citation = "a table of the user; accuracies of Thrush et al. 2022, section 3.1"
 
