@@ -37,7 +37,7 @@ from vlmtune.storage.progress import progress
 from vlmtune.types import Features, Pooled, Tokens, concatenate, send
 
 COPIED_AT_A_TIME = 256  # rows, whose tokens are in memory together
-FRACTION = 0.25  # of the free memory of a GPU, which stores may take
+FRACTION = 0.1  # of the free memory of a GPU, which stores may take: the step needs the rest
 
 Chunks = Iterable[tuple[Sequence[str], Features]]
 """Ids and their features, a few at a time."""
