@@ -177,6 +177,9 @@ def test_options_of_a_table_on_the_command_line(tmp_path, capsys):
     # The table is read before the model is looked for.
     assert main([*command, "--table.images", str(tmp_path / "photos")]) == 2
     assert "got 'gone'" in capsys.readouterr().err
+    without_table = ["evaluate", "--model", "gone", "--benchmarks", "aro"]
+    assert main([*without_table, "--table.images", "photos"]) == 2
+    assert "expected a known argument, got '--table.images=photos'" in capsys.readouterr().err
     assert main([*command, "--table.folder", "photos"]) == 2
     assert "'folder' is not accepted" in capsys.readouterr().err
 

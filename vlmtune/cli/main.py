@@ -88,6 +88,12 @@ def run_command(arguments: list[str]) -> int:
     if arguments[:1] == ["evaluate"]:
         of_table, arguments = table_options(arguments)
     options, unknown = command_parser().parse_known_args(arguments)
+    if of_table:
+        from vlmtune.cli.plugins import is_table  # few commands have a table
+
+        # Without a table its options are unknown, as those of `fit` are.
+        if not any(map(is_table, options.benchmarks)):
+            unknown = [option.replace("--", "--table.", 1) for option in of_table]
     if unknown and options.command != "build":
         raise UserError(
             f"expected a known argument, got {unknown[0]!r}: see `vlmtune {options.command} --help`"
