@@ -54,6 +54,10 @@ def test_counts_and_missing_intervals_are_listed(run_of):
     texts = [caveat.text for caveat in caveats([made("a", three), made("b", three)])]
     lacking = [f"accuracy has no {thing}" for thing in ("chance level", "interval")]
     assert texts == [*lacking, "pairs alike: 3 of 9"]
+    without = run_of("b", accuracy=MetricValue(0.5, 9))
+    for others in ([without], [without, run_of("text", True, accuracy=MetricValue(0.5, 9))]):
+        texts = [caveat.text for caveat in caveats([made("a", three), *others])]
+        assert texts[2:] == ["pairs alike: 3 of 9 (a)"]
     texts = [caveat.text for caveat in caveats([made("a", three), made("b", four)])]
     assert texts[2:] == ["pairs alike: 3 of 9 (a)", "pairs alike: 4 of 9 (b)"]
     assert not any(caveat.text_only for caveat in caveats([made("a", three)]))
@@ -71,6 +75,8 @@ def test_a_limit_is_listed_with_its_seed(run_of):
     assert texts == [f"{part}items sampled with seed 3"]
     texts = [caveat.text for caveat in caveats([sampled, first, made("whole", limit=None)])]
     assert texts == [f"{part}items sampled with seed 3 (a)", f"{part}the first items only (b)"]
+    texts = [caveat.text for caveat in caveats([sampled, made("whole", limit=None)])]
+    assert texts == [f"{part}items sampled with seed 3 (a)"]
     assert caveats([made("whole", limit=None), replace(sampled, text_only=True)]) == ()
 
 

@@ -12,12 +12,14 @@ def test_what_was_measured_of_one_model_is_one_run(make_run):
     first, second = ((whole.results[0],), (whole.results[1],))
     probe = config(replace(whole, results=first, not_run=(("style", "no weights"),)), digest="a")
     probe = config(probe, digest="a", probe={"steps": 3})
-    evaluation = config(replace(whole, results=second), digest="a", benchmarks={})
-    assert same_model([probe, evaluation]) == [[0, 1]]
-    one = merged([probe, evaluation])
+    evaluation = config(replace(whole, results=second), digest="a", benchmarks={"one": 1})
+    later = config(replace(evaluation, results=()), digest="a", benchmarks={"two": 2})
+    assert same_model([probe, evaluation, later]) == [[0, 1, 2]]
+    one = merged([probe, evaluation, later])
     assert one.results == whole.results
     assert one.not_run == (("style", "no weights"),)
-    assert one.provenance.config == {"digest": "a", "benchmarks": {}, "probe": {"steps": 3}}
+    benchmarks = {"one": 1, "two": 2}
+    assert one.provenance.config == {"digest": "a", "benchmarks": benchmarks, "probe": {"steps": 3}}
     assert merged([evaluation]) is evaluation
 
 

@@ -160,7 +160,7 @@ def _counts(row: Row, runs: Sequence[RunReport]) -> list[str]:
     for run, cell in zip(runs, row.cells, strict=True):
         if cell is not None and cell.value:
             counts[run.name] = f"{name}: {cell.value:.0f} of {cell.n}"
-    return _by_text(counts)
+    return _by_text(counts, row.benchmark, runs)
 
 
 def _repeats(head: Row, runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
@@ -219,14 +219,15 @@ def _limits(benchmark: str, runs: Sequence[RunReport]) -> list[str]:
         if seed is None:
             how = "the first items only"
         texts[run.name] = f"limit {options['limit']}: {how}"
-    return _by_text(texts)
+    return _by_text(texts, benchmark, runs)
 
 
-def _by_text(texts: dict[str, str]) -> list[str]:
-    """Each text once, followed by its runs unless all runs agree."""
+def _by_text(texts: dict[str, str], benchmark: str, runs: Sequence[RunReport]) -> list[str]:
+    """Each text once, followed by its runs unless all runs of the benchmark agree."""
     names: dict[str, list[str]] = {}
     for name, text in texts.items():
         names.setdefault(text, []).append(name)
-    if len(names) == 1:
+    seeing = {run.name for run in runs if not run.text_only and run.of(benchmark) is not None}
+    if len(names) == 1 and seeing <= texts.keys():
         return list(names)
     return [f"{text} ({', '.join(having)})" for text, having in names.items()]

@@ -39,16 +39,20 @@ def merged(runs: Sequence[RunReport]) -> RunReport:
         return runs[0]
     first = min(runs, key=lambda run: "benchmarks" not in run.provenance.config)
     config: dict[str, Any] = {}
+    benchmarks: dict[str, Any] = {}
     curves: dict[str, Curve] = {}
     results: list[Result] = []
     not_run: list[tuple[str, str]] = []
     for run in runs:
         config |= run.provenance.config
+        benchmarks |= run.provenance.config.get("benchmarks", {})
         curves |= run.curves
         results += run.results
         not_run += run.not_run
     # Of keys that several have, the value of the first evaluation stays.
     config |= first.provenance.config
+    if "benchmarks" in config:
+        config["benchmarks"] = benchmarks  # each evaluation has its own
     return replace(
         first,
         provenance=replace(first.provenance, config=config),
