@@ -209,6 +209,11 @@ def test_products_and_grids_are_rows_with_folders_of_their_own(suite):
         "--a.betas=[0.9,0.99]",
         "--a.betas=[0.8,0.9]",
     }
+    nested = with_grid(read_experiment(suite), ['a.parts=[{"x": 1}, {"y": 2}],[[1,2],[3]]']).rows
+    assert {row["words"][0] for row in nested.values()} == {
+        '--a.parts=[{"x": 1}, {"y": 2}]',
+        "--a.parts=[[1,2],[3]]",
+    }
     suite.write_text(suite.read_text().replace("name: First", 'name: "LoRA: r=8"'))
     (run,) = list_jobs(read_experiment(suite), Path("out"), [0], ["one"], None)
     assert run.words[-1].endswith('BenchmarkCallback.name="LoRA: r=8"')

@@ -52,7 +52,9 @@ def names(plugins: list[dict]) -> list[str]:
 @pytest.mark.parametrize("item", [".0", ".BenchmarkCallback", ".0.init_args", "[0].init_args"])
 def test_any_callback_can_be_reached(parsed, item):
     words = (f"--trainer.callbacks{item}.every_n_steps", "30", "--trainer.callbacks.EMA.decay=.9")
-    first, last = parsed(*words)["trainer"]["callbacks"]
+    named = (f"--trainer.callbacks{item}.name", "2026-11-29")  # a date of YAML
+    first, last = parsed(*words, *named)["trainer"]["callbacks"]
+    assert first["init_args"]["name"] == "2026-11-29"
     assert names([first, last]) == ["BenchmarkCallback", "EMA"]
     assert first["init_args"]["every_n_steps"] == 30
     assert [b["init_args"]["name"] for b in first["init_args"]["benchmarks"]] == ["seen", "unseen"]

@@ -5,7 +5,6 @@ combination. Never: a value that `vlmtune fit` would not take after `--KEY=`.
 """
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import quote
@@ -13,7 +12,6 @@ from urllib.parse import quote
 from vlmtune.cli.compare_jobs import FOLDER, NAME, Experiment, Strategy
 from vlmtune.errors import UserError
 
-BETWEEN = re.compile(r",(?![^\[{]*[\]}])")  # a comma that stands in no list or mapping
 OF_COMPARE = ("seed_everything", FOLDER.strip("-="), NAME.strip("-="))
 """Keys that `vlmtune compare` sets itself."""
 
@@ -61,7 +59,7 @@ def _axis(text: str) -> list[tuple[str, str]]:
     """A key with each of its values."""
     key, equals, values = text.partition("=")
     key = key.removeprefix("--")
-    listed = [value.strip() for value in BETWEEN.split(values)]
+    listed = [value.strip() for value in _split(values)]
     repeated = len(set(listed)) < len(listed)
     if not equals or not key or "" in listed or repeated or key in OF_COMPARE:
         raise UserError(
@@ -69,3 +67,16 @@ def _axis(text: str) -> list[tuple[str, str]]:
             "model.optimizer.init_args.lr=0.001,0.01, and seeds with --seeds"
         )
     return [(key, value) for value in listed]
+
+
+def _split(text: str) -> list[str]:
+    """Splits a text at the commas that stand in no list or mapping."""
+    values = [""]
+    depth = 0
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not depth:
+            values.append("")
+        else:
+            values[-1] += letter
+    return values

@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from datetime import date
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -39,9 +40,11 @@ def read_value(text: str) -> Any:
     """
     for read in (json.loads, yaml.safe_load):  # YAML 1.1 takes 1e-5 for a text
         try:
-            return read(text)
+            value = read(text)
         except (ValueError, yaml.YAMLError, RecursionError):
             continue
+        # The parser reads a date as a text, such as the name of a run, and JSON has no dates.
+        return text if isinstance(value, date) else value
     return text
 
 
