@@ -8,7 +8,7 @@ import yaml
 
 from vlmtune.config import stems
 from vlmtune.report import leaderboard
-from vlmtune.report.leaderboard import Board, Cost, MeasuredModel
+from vlmtune.report.leaderboard import TWIN, Board, Cost, MeasuredModel
 from vlmtune.report.pareto import mean_change
 from vlmtune.results import MetricValue, Result
 
@@ -66,6 +66,16 @@ def test_models_are_ranked_by_their_gain_and_the_front_leaves_out_what_another_m
     assert made.front == [0, 1, 3]
     page = made.html()
     assert "(clip, probe, lora)" in page
+
+
+def test_a_page_without_numbers_says_why_and_names_keep_their_dots(board):
+    run = board(clip=(1, 1, 1)).runs[0]
+    failed = replace(run, results=(), not_run=(("one", "no words"),))
+    assert "1 models on 0 benchmarks" in Board([MeasuredModel(failed, None)]).html()
+    results = (result("my.reference_set", 1), result(f"one{TWIN}", 1, convention="reference"))
+    head, _ = Board([MeasuredModel(replace(run, results=results), None)]).csv().splitlines()
+    assert "my.reference_set accuracy,my.reference_set accuracy low" in head
+    assert "one (reference) accuracy," in head
 
 
 def test_each_pair_is_tested_and_both_cells_lead_to_it(board):

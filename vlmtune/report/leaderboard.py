@@ -329,7 +329,7 @@ def _changes(means: Sequence[MetricValue | None]) -> list[str]:
 
 
 def _title(row: Row) -> str:
-    return row.title.replace(TWIN, "")
+    return table.titled(row.benchmark.removesuffix(TWIN), row.convention)
 
 
 def _strict(run: RunReport) -> RunReport:
