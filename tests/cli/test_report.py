@@ -43,6 +43,9 @@ def test_text_only_runs_stand_last_and_go_by_their_folders_unless_they_are_equal
     folders = evaluated("x", 0.3, "one"), evaluated("y", 0.4, "two")
     alone = [f"text-only (n-gram), {name}" for name in "xy"]
     assert heads(tmp_path, *folders) == ["one", "two", *alone]
+    folders = evaluated("x/eval", 0.3, "one"), evaluated("y/eval", 0.4, "two")
+    alone = [f"text-only (n-gram), {name}/eval" for name in "xy"]
+    assert heads(tmp_path, *folders) == ["one", "two", *alone]
 
 
 def test_only_what_is_asked_for_is_read_and_written(tmp_path, evaluated):

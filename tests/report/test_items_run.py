@@ -35,9 +35,8 @@ def rows(outcomes, caption="a dog", ids=None):
 def test_the_same_items_in_another_order_are_compared_and_means_over_groups_stay(mine):
     theirs = rows((1.0, 1.0, 0.0, 1.0))[::-1]
     path = Path("theirs.csv")
-    run, items, apart = run_of_items(
-        path, {"cola": theirs}, [mine], {"mine": {"cola": rows([0.0] * 4)}}
-    )
+    others = [(mine, {"cola": rows([0.0] * 4)})]
+    run, items, apart = run_of_items(path, {"cola": theirs}, others)
     (result,) = run.results
     assert result.outcomes == (1.0, 1.0, 0.0, 1.0)
     assert [row.id for row in items["cola"]] == [f"cola/{i}" for i in range(4)]
@@ -50,7 +49,7 @@ def test_the_same_items_in_another_order_are_compared_and_means_over_groups_stay
     # Groups of weight 1 and 3: (1 * 0.5 + 3 * 1) / 4.
     grouped = replace(mine.results[0], groups=(0, 0, 1, -1), group_weights=(1.0, 3.0))
     mine = replace(mine, results=(grouped,))
-    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((1.0, 0.0, 1.0, 0.0))}, [mine], {})
+    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((1.0, 0.0, 1.0, 0.0))}, [(mine, {})])
     assert run.results[0].metrics["accuracy"].value == 0.875
 
 
@@ -62,7 +61,7 @@ def test_equal_grades_have_the_same_interval_and_nothing_else_of_the_other_run(m
     )
     result = Result("cola", "1", "map", {"map": metric}, outcomes=grades, readings=(maps,))
     mine = replace(mine, results=(replace(result, runs=(grades,)),))
-    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows(grades)}, [mine], {})
+    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows(grades)}, [(mine, {})])
     assert run.results == (replace(result, readings=()),)
 
 
@@ -71,11 +70,11 @@ def test_equal_grades_have_the_same_interval_and_nothing_else_of_the_other_run(m
     [
         (rows((1.0, 0.0, 1.0)), {}),
         (rows((1.0,) * 4, ids=list("abcd")), {}),
-        (rows((1.0,) * 4, "a cat"), {"mine": {"cola": rows((0.0,) * 4)}}),
+        (rows((1.0,) * 4, "a cat"), {"cola": rows((0.0,) * 4)}),
     ],
 )
 def test_other_items_stand_apart(mine, theirs, known):
-    run, _, apart = run_of_items(Path("x/items.csv"), {"cola": theirs}, [mine], known)
+    run, _, apart = run_of_items(Path("x/items.csv"), {"cola": theirs}, [(mine, known)])
     assert apart == ("cola",)
     assert run.name == "x"
     (result,) = run.results
@@ -86,14 +85,14 @@ def test_other_items_stand_apart(mine, theirs, known):
 
 
 def test_graded_outcomes_have_no_accuracy_and_items_different_ids():
-    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((0.5, 0.25))}, [], {})
+    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((0.5, 0.25))}, [])
     assert run.results[0].metrics["outcome"].value == 0.375
-    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((0.5, -0.25))}, [], {})
+    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((0.5, -0.25))}, [])
     assert run.results[0].metrics["outcome"].unit == "cosine"
     with refused("expected items in t.csv, got none"):
-        run_of_items(Path("t.csv"), {}, [], {})
+        run_of_items(Path("t.csv"), {}, [])
     with refused("expected items of different ids in t.csv"):
-        run_of_items(Path("t.csv"), {"cola": rows((1.0, 1.0), ids=["a", "a"])}, [], {})
+        run_of_items(Path("t.csv"), {"cola": rows((1.0, 1.0), ids=["a", "a"])}, [])
 
 
 def test_report_reads_items_of_another_tool(mine, tmp_path, capsys):
@@ -114,9 +113,25 @@ def test_report_reads_items_of_another_tool(mine, tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
     write_items(tmp_path / "theirs.jsonl", rows((1.0,) * 4, "a cat"))
-    assert main(["report", *reversed(runs), *out]) == 0
+    # A probe of the same name has no items, and hides those of the evaluation from nobody.
+    probed = replace(mine.results[0], benchmark="style")
+    replace(mine, results=(probed,)).save(tmp_path / "probed/report.json")
+    assert main(["report", *reversed(runs), str(tmp_path / "probed"), *out]) == 0
     assert "theirs.jsonl has other items of cola" in capsys.readouterr().err
     assert "Won and lost" not in (tmp_path / "out/report.html").read_text()
+
+
+def test_items_of_an_earlier_evaluation_are_left_out(mine, tmp_path, capsys):
+    """The folder was measured again without --items: one item of four is wrong, not three."""
+    mine.save(tmp_path / "mine/report.json")
+    arguments = ["report", str(tmp_path / "mine"), "--out", str(tmp_path / "out")]
+    for outcomes, is_stale in ((mine.results[0].outcomes, False), ((1.0, 0.0, 0.0, 0.0), True)):
+        write_items(tmp_path / "mine/items.jsonl", rows(outcomes))
+        assert main(arguments) == 0
+        page = (tmp_path / "out/report.html").read_text()
+        assert ("mine was wrong on 1<" in page) is not is_stale
+        assert ("Right and wrong items" in page) is not is_stale
+        assert ("is of another evaluation than" in capsys.readouterr().err) is is_stale
 
 
 def test_queries_share_their_true_image_and_other_parts_are_no_benchmark(mine):
@@ -130,7 +145,7 @@ def test_queries_share_their_true_image_and_other_parts_are_no_benchmark(mine):
     photos = (query(0, 1.0, "a.png"), query(1, 0.0, "a.png"), query(2, 1.0, "b.png"))
     part = (query(0, 1.0, "a.png", "photos/image_to_text"),)
     given = {"photos": photos, "photos/image_to_text": part}
-    run, items, apart = run_of_items(Path("t.csv"), given, [mine], {})
+    run, items, apart = run_of_items(Path("t.csv"), given, [(mine, {})])
     (result,) = run.results
     assert (result.benchmark, result.clusters) == ("photos", (0, 0, 1))
     assert (items, apart) == (given, ())

@@ -16,7 +16,7 @@ from vlmtune.config import differences
 from vlmtune.errors import UserError
 from vlmtune.report.formats import write_formats
 from vlmtune.report.html import write_report
-from vlmtune.report.items_file import Items, is_items_file, items_beside, read_items
+from vlmtune.report.items_file import Items, is_items_file, items_beside, items_of, read_items
 from vlmtune.report.merging import merged, same_model
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show
@@ -109,16 +109,15 @@ def _loaded(files: Sequence[Path]) -> tuple[list[RunReport], list[Items]]:
     for file in files:
         if not is_items_file(file):
             loaded[file] = RunReport.load(file)
-            beside = items_beside(file)
-            rows[file] = {} if beside is None else read_items(beside)
+            rows[file] = items_of(file, loaded[file].results)
     # The items of another tool are compared with those of the runs, which must be known by then.
     for file in files:
         if file in loaded:
             continue
         from vlmtune.report.items_run import run_of_items  # few reports have runs of other tools
 
-        known = {run.name: rows[other] for other, run in loaded.items()}
-        run, items, apart = run_of_items(file, read_items(file), list(loaded.values()), known)
+        others = [(run, rows[other]) for other, run in loaded.items()]
+        run, items, apart = run_of_items(file, read_items(file), others)
         if apart:
             print(
                 f"vlmtune: warning: {file} has other items of {', '.join(apart)} than the other "
@@ -214,8 +213,9 @@ def _text_only(runs: Sequence[RunReport], folders: Sequence[Path]) -> list[RunRe
     out = []
     for run, file in loaded:
         if names[run.name] > 1:
-            folder = file.resolve().parent
-            out.append(replace(run, name=f"{run.name}, {folder.name}"))
+            of_same = [path for one, path in loaded if one.name == run.name]
+            folder = _distinct_folder(file, of_same)
+            out.append(replace(run, name=f"{run.name}, {folder}"))
         else:
             out.append(run)
     return out

@@ -18,7 +18,7 @@ from vlmtune.model import read_checkpoint
 from vlmtune.model.loading import loading_call
 from vlmtune.report.formats import write_formats
 from vlmtune.report.html import write_report
-from vlmtune.report.items_file import items_beside, read_items
+from vlmtune.report.items_file import items_of
 from vlmtune.report.screen import show
 from vlmtune.report.trials import Trial, Trials, read_trials, trials_csv, trials_view
 from vlmtune.storage.files import all_or_none, check_shape, write_text
@@ -37,9 +37,7 @@ def run(options: argparse.Namespace) -> None:
     for trial in best:
         name = trial.name
         runs.append(replace(trial.report, name=name))
-        beside = items_beside(trial.folder / "report.json")
-        if beside is not None:
-            items[name] = read_items(beside)
+        items[name] = items_of(trial.folder / "report.json", trial.report.results)
     with all_or_none():
         page = write_report(options.out, runs, items, trials_view(trials))
         write_text(options.out / "trials.csv", trials_csv(trials))

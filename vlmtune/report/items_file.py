@@ -6,6 +6,7 @@ package pyarrow.
 
 import csv
 import json
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
@@ -16,6 +17,7 @@ from typing_extensions import TypedDict
 from vlmtune.data.tables import Cells, numbered_rows
 from vlmtune.errors import UserError, imported
 from vlmtune.results.item_row import ItemRow
+from vlmtune.results.result import Result
 from vlmtune.storage.files import check_shape, reading, write_atomically
 from vlmtune.types import ImageRef
 
@@ -147,6 +149,23 @@ def items_beside(report: Path) -> Path | None:
             files.append(file)
     # An evaluation may have been repeated with another format of items.
     return max(files, key=lambda file: file.stat().st_mtime, default=None)
+
+
+def items_of(report: Path, results: Sequence[Result]) -> Items:
+    """The items beside a report.json that has these results; none if their outcomes differ."""
+    file = items_beside(report)
+    items = {} if file is None else read_items(file)
+    for result in results:
+        outcomes = tuple(row.outcome for row in items.get(result.benchmark, ()))
+        # A later evaluation without --items leaves the items of the earlier one in its folder.
+        if outcomes and outcomes != result.outcomes:
+            print(
+                f"vlmtune: warning: {file} is of another evaluation than {report}, so its items "
+                "are left out",
+                file=sys.stderr,
+            )
+            return {}
+    return items
 
 
 def is_items_file(path: Path) -> bool:

@@ -31,14 +31,14 @@ VERSION = "items"  # of a benchmark that no run of vlmtune has
 
 
 def run_of_items(
-    path: Path, items: Items, others: Sequence[RunReport], known: Mapping[str, Items]
+    path: Path, items: Items, others: Sequence[tuple[RunReport, Items]]
 ) -> tuple[RunReport, Items, tuple[str, ...]]:
     """Returns the run of a file of items, its items, and the benchmarks that do not compare.
 
     A benchmark compares with one of `others` if name and ids of all items agree and no caption
-    differs from those in `known` (the items of runs by name). Its items then take the other's
-    order, and its number is the other's primary metric. Without such a run the number is the mean
-    of the outcomes.
+    differs from those in the other's items, as far as they are known. Its items then take the
+    other's order, and its number is the other's primary metric. Without such a run the number is
+    the mean of the outcomes.
     """
     if not items:
         raise UserError(f"expected items in {path}, got none: name a file with items")
@@ -46,7 +46,7 @@ def run_of_items(
     for name in items:
         parts.update(part_names(items, name))
     measured: set[str] = set()
-    for run in others:
+    for run, _ in others:
         measured.update(result.benchmark for result in run.results)
     results = []
     ordered = {}
@@ -61,7 +61,7 @@ def run_of_items(
         ordered[name] = rows
         if name in parts:
             continue  # only the whole benchmark has a number
-        like, listed = _counterpart(by_id, name, others, known)
+        like, listed = _counterpart(by_id, name, others)
         if like is not None:
             ordered[name] = listed
         elif name in measured:
@@ -75,14 +75,12 @@ def run_of_items(
 
 
 def _counterpart(
-    by_id: Mapping[str, ItemRow], name: str, others: Sequence[RunReport], known: Mapping[str, Items]
+    by_id: Mapping[str, ItemRow], name: str, others: Sequence[tuple[RunReport, Items]]
 ) -> tuple[Result | None, tuple[ItemRow, ...]]:
     """The first result that is of these items, and the items in its order."""
-    for run in others:
-        of_run = known.get(run.name, {})
-        rows = of_run.get(name, ())
+    for run, known in others:
         result = run.of(name)
-        listed = () if result is None else _like(by_id, result, rows)
+        listed = () if result is None else _like(by_id, result, known.get(name, ()))
         if listed:
             return result, listed
     return None, ()
