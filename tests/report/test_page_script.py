@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from vlmtune.report.html import write_report
+from vlmtune.report.leaderboard import COSTS, Cost, MeasuredModel, write_leaderboard
 from vlmtune.results import MetricValue, Result
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -83,6 +84,16 @@ one(".filters button").click();
 results.closed = all("details.items").some((x) => x.open);
 """
 
+COSTS_STEPS = """
+const results = {};
+const table = document.querySelector("main table");
+for (const head of table.querySelectorAll("thead th")) {
+  head.dispatchEvent(new Event("click"));
+  const rows = [...table.querySelectorAll("tbody tr th")];
+  results[head.textContent] = rows.map((x) => x.textContent.match(/\\d/)[0]).join("");
+}
+"""
+
 
 @pytest.fixture
 def page(make_run, item_rows, tmp_path):
@@ -116,12 +127,12 @@ def page(make_run, item_rows, tmp_path):
     return write_report(tmp_path / "report", runs, items)
 
 
-def shown(page, tmp_path):
+def shown(page, tmp_path, steps=STEPS):
     """What the page shows after each step."""
     text = page.read_text(encoding="utf-8")
     assert "script-src 'sha256-" in text
     text = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", text)
-    steps = f"<script>{{{STEPS}\nconst out = document.createElement('pre'); out.id = 'results'; "
+    steps = f"<script>{{{steps}\nconst out = document.createElement('pre'); out.id = 'results'; "
     steps += "out.textContent = JSON.stringify(results); document.body.append(out);}</script>"
     (tmp_path / "steps.html").write_text(text.replace("</body>", f"{steps}</body>"), "utf-8")
     command = [str(BROWSER), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
@@ -170,3 +181,19 @@ def test_search_filters_and_sorting(page, tmp_path):
     assert got["enter"] == ["aro", "cola", "bivlc"]  # 100, 75 and 33 %
     assert got["opened"] == [True, "close all"]
     assert got["closed"] is False
+
+
+def test_costs_are_sorted_by_their_size_in_any_unit(make_run, tmp_path):
+    costs = (
+        (512, 64, 999_700.0, 42.0),
+        (7_752_704, 1024, 2000.0, 754.0),
+        (12_000, 512, None, 7322.0),
+    )
+    entries = []
+    for i, (trained, size, speed, seconds) in enumerate(costs):
+        run = make_run(f"model {i}", trained=trained)
+        origin = replace(run.provenance, seconds=seconds)
+        entries.append(MeasuredModel(replace(run, provenance=origin), Cost(size, speed)))
+    page = write_leaderboard(tmp_path / "board", entries)
+    got = shown(page, tmp_path, COSTS_STEPS)
+    assert [got[name] for name in COSTS] == ["231", "231", "123", "321"]

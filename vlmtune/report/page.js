@@ -63,10 +63,16 @@
     return nodes.map((node) => [key(node), node]).sort((a, b) => compare(a[0], b[0])).map((x) => x[1]);
   }
 
-  // "98.3 %" and "< 0.001" are numbers, "±0.0" is 0, "–" is nothing.
+  // "98.3 %" and "< 0.001" are numbers, "±0.0" is 0, "–" is nothing; "2 h 5 min", "7.75 M" and
+  // "1,024" count whole.
+  const units = { s: 1, min: 60, h: 3600, k: 1e3, M: 1e6, B: 1e9 };
   function value(row, column) {
     const text = row.cells[column]?.innerText.trim() ?? "";
-    const number = parseFloat(text.replace(/^[<±]\s*/, ""));
+    if (/^([\d.]+ (s|min|h|k|M|B)\b ?)+$/.test(text)) {
+      const parts = [...text.matchAll(/([\d.]+) (\w+)/g)];
+      return parts.reduce((sum, [, number, unit]) => sum + number * units[unit], 0);
+    }
+    const number = parseFloat(text.replace(/^[<±]\s*/, "").replace(/,(?=\d{3}\b)/g, ""));
     return Number.isNaN(number) ? text.replace(/^–$/, "") : number;
   }
 
