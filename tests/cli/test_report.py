@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from tests.refusals import command_refused
@@ -91,6 +93,14 @@ def test_runs_of_comparisons_are_told_apart_by_as_many_folders_as_that_takes(tmp
 def test_seeds_that_differ_in_more_are_named(tmp_path, evaluated, capsys):
     folders = [evaluated(f"seed-{i}", 0.3, seed=i, lr=i) for i in range(2)]
     assert heads(tmp_path, *folders)[0] == "mm (mean and range of 2 seeds)"
+    assert "'mm' differ in more than seeds: fit.lr 0 here, 1 in another" in capsys.readouterr().err
+    # The same of evaluations of both trainings.
+    for folder in folders:
+        file = folder / "report.json"
+        stated = json.loads(file.read_text())
+        stated["provenance"]["config"] = {"training": {"config": stated["provenance"]["config"]}}
+        file.write_text(json.dumps(stated))
+    heads(tmp_path, *folders)
     assert "'mm' differ in more than seeds: fit.lr 0 here, 1 in another" in capsys.readouterr().err
     file = folders[0] / "report.json"
     file.write_text(file.read_text().replace('"fingerprint": "', '"fingerprint": "other'))

@@ -91,6 +91,9 @@ def test_mteb_reads_the_benchmarks_that_it_has(make_run, tmp_path, capsys):
     scores = {"text_acc": 0.3, "image_acc": 0.2, "accuracy": 0.1, "main_score": 0.1}
     assert winoground["scores"] == {"test": [subset | scores]}
     assert capsys.readouterr().err == ""
+    unknown = replace(run.provenance, fingerprint="")  # of another tool's items
+    write_formats([replace(run, provenance=unknown)], None, None, tmp_path)
+    assert (tmp_path / "results/me__clip/no_revision_available/Winoground.json").is_file()
     write_formats([make_run()], None, None, tmp_path / "none")
     assert capsys.readouterr().err.endswith(
         "none: not written, as no run with images has a benchmark of mteb\n"

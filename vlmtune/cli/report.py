@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from vlmtune.config import differences
 from vlmtune.errors import UserError
@@ -176,9 +177,10 @@ def _is_recipe(runs: Sequence[RunReport]) -> bool:
 
 def _warn_of_differences(runs: Sequence[RunReport]) -> None:
     """Says what differs between the configs of a recipe besides seeds and folders."""
-    first, *others = [run.provenance.config.get("fit", {}) for run in runs]
+    trainings = list(map(_training, runs))
+    first, *others = [training.get("fit", {}) for training in trainings]
     frozen = {run.provenance.fingerprint for run in runs}
-    data = {repr(run.provenance.config.get("training_data")) for run in runs}
+    data = {repr(training.get("training_data")) for training in trainings}
     for count, what in ((len(frozen), "frozen models"), (len(data), "sets of training data")):
         if count > 1:
             line = f"the runs called {runs[0].name!r} have {count} {what}"
@@ -197,6 +199,15 @@ def _warn_of_differences(runs: Sequence[RunReport]) -> None:
                 file=sys.stderr,
             )
             return
+
+
+def _training(run: RunReport) -> dict[str, Any]:
+    """What is recorded of the training of a run, or of the model that a run evaluated."""
+    config = run.provenance.config
+    trained = config.get("training")
+    # An evaluation copies it from a checkpoint, where it may have any type.
+    inner = trained.get("config") if isinstance(trained, dict) else None
+    return inner if isinstance(inner, dict) else config
 
 
 def _text_only(runs: Sequence[RunReport], folders: Sequence[Path]) -> list[RunReport]:

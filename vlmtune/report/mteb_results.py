@@ -38,7 +38,8 @@ def write_mteb(folder: Path, runs: Sequence[RunReport]) -> None:
     for run in runs:
         # A slash would make a folder; mteb writes two underscores for it.
         model = printable(run.name).replace("/", "__")
-        revision = run.provenance.fingerprint[:12]
+        # Of another tool's items no weights are known; mteb has a word for that.
+        revision = run.provenance.fingerprint[:12] or "no_revision_available"
         for result in run.results:
             task = TASKS.get(result.benchmark)
             if task is None or run.text_only:
