@@ -1,5 +1,6 @@
 """A leaderboard: means, the Pareto front, tests of pairs, warnings and published numbers."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 import yaml
 
 from vlmtune.config import stems
+from vlmtune.metrics.significance import PairedDifference
 from vlmtune.report import leaderboard
+from vlmtune.report.differences import Comparison
 from vlmtune.report.leaderboard import TWIN, Board, Cost, MeasuredModel
 from vlmtune.report.pareto import mean_change
 from vlmtune.results import MetricValue, Result
@@ -56,6 +59,23 @@ def test_gains_and_losses_are_means_over_benchmarks(board):
     assert made.gains[0] == (None, None)
     assert mean_change([], "compositional") is None
     assert made.points == {0: (0.0, 0.0), 1: pytest.approx((25.0, 75.0))}
+
+
+def test_less_of_an_error_is_a_gain_and_other_units_have_no_mean():
+    def compared(difference, low, high, **more):
+        metric = {"m": MetricValue(0.5, 9, **more)}
+        paired = PairedDifference(difference, low, high, 0, 0, 9, 0.5, "t")
+        return Comparison(1, Result("b", "1", "m", metric), difference, paired, "")
+
+    accuracy = compared(0.2, 0.1, 0.4)
+    error = compared(-0.4, -0.5, -0.1, higher_is_better=False)
+    rank = compared(-3.0, -4.0, -2.0, higher_is_better=False, unit="rank")
+    mean = mean_change([accuracy, error, rank], "compositional")
+    assert (mean.value, mean.n) == (pytest.approx(0.3), 2)
+    assert mean.value - mean.low == pytest.approx(math.hypot(0.1, 0.3) / 2)
+    assert mean.high - mean.value == pytest.approx(math.hypot(0.2, 0.1) / 2)
+    unknown = compared(0.2, None, None)
+    assert mean_change([accuracy, unknown], "compositional") == MetricValue(0.2, 2)
 
 
 def test_models_are_ranked_by_their_gain_and_the_front_leaves_out_what_another_model_beats(board):

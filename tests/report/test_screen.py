@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from vlmtune.report.screen import show
+from vlmtune.report.screen import show, show_alphas
 
 NAMES = ["clip", "mm-adapter", "grounded-words-mixture", "lora", "text-map", "full-finetuning"]
 INTERVAL = re.compile(r"\d+\.\d % \[\d+\.\d–\d+\.\d\]")
@@ -53,3 +53,12 @@ def test_a_name_cannot_command_a_terminal(shown, columns):
 def test_a_pipe_has_one_column_a_run(shown):
     heads = [line for line in shown(6, None) if "benchmark" in line]
     assert [[name in line for name in NAMES] for line in heads] == [[True] * 6]
+
+
+def test_a_mean_over_fewer_benchmarks_is_not_shown_beside_the_others(make_run, capsys):
+    """The second alpha lacks the number of the second benchmark."""
+    whole = make_run("mm", 0.4).results
+    show_alphas({0.0: whole, 1.0: whole[:1]})
+    lines = capsys.readouterr().out.splitlines()
+    cells = [re.findall(r"[\d.]+ %|–", line) for line in lines if line.startswith(("| 0", "| 1"))]
+    assert cells == [["30.0 %", "40.0 %", "20.0 %", "–"], ["–", "40.0 %", "–", "–"]]

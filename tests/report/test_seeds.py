@@ -32,6 +32,9 @@ def test_mean_and_range_and_every_seed_in_the_csv(seed):
     assert (metric.value, metric.low, metric.high, metric.n) == (0.625, 0.5, 0.75, 4)
     assert run.results[0].outcomes == (1.0, 1.0, 0.5, 0.0)
     assert run.curves == {"loss": ((0, 1.5), (5, 0.5))}
+    early, diverged = seed(0, (1.0,)), seed(1, (1.0,))
+    diverged = replace(diverged, curves={"loss": ((0, 3.0), (5, None))})
+    assert over_seeds("mm", [early, diverged]).curves == {"loss": ((0, 2.0),)}
     assert run.provenance.seconds == 20
     assert (run.seeds, run.provenance.seed) == ("0, 1", None)
     run = over_seeds("mm", [seed(3, (1.0, 0.0)), seed(5, (1.0, 1.0))])

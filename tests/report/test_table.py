@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from tests.refusals import refused
-from vlmtune.report.table import baseline, check_runs, colours, rows
+from vlmtune.report.table import baseline, check_runs, colours, rows, sections
 
 
 def by_metric(runs):
@@ -37,6 +37,16 @@ def test_no_sensitivity_is_the_best(make_run):
         runs.append(replace(run, results=(first, *run.results[1:])))
     accuracy = by_metric(runs)["cola_multi", "1", "strict", "accuracy", 210]
     assert (accuracy.best, accuracy.arrow) == (frozenset(), "")
+
+
+def test_a_section_has_its_primary_metric_first_and_those_of_groups_last(make_run):
+    run = make_run("a")
+    metric = run.results[0].metrics["accuracy"]
+    metrics = dict.fromkeys(("accuracy/swap", "macro", "accuracy", "accuracy/add"), metric)
+    run = replace(run, results=(replace(run.results[0], metrics=metrics),))
+    (section,) = sections([run])
+    listed = [row.metric for row in section.rows]
+    assert listed == ["accuracy", "macro", "accuracy/swap", "accuracy/add"]
 
 
 @pytest.mark.parametrize("other", [{"version": "2"}, {"n": 100}])

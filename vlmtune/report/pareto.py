@@ -62,6 +62,8 @@ def pareto_front(points: Mapping[int, Point]) -> list[int]:
     Example:
         >>> pareto_front({0: (0.0, 0.0), 1: (1.0, 9.0), 2: (2.0, 5.0), 3: (-1.0, -3.0)})
         [3, 0, 1]
+        >>> pareto_front({0: (0.0, 1.0), 1: (0.0, 2.0), 2: (0.0, 2.0), 3: (1.0, 2.0)})
+        [1, 2]
     """
     front = []
     for key, (loss, gain) in points.items():

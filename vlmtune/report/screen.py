@@ -176,7 +176,9 @@ def _mean(metrics: Sequence[MetricValue | None]) -> str:
     """The mean of the metrics that are fractions; ranks and counts are left out."""
     values = []
     for metric in metrics:
-        if metric is not None and metric.unit == "fraction" and metric.higher_is_better:
+        if metric is None:
+            return "–"  # a mean over fewer benchmarks is another number
+        if metric.unit == "fraction" and metric.higher_is_better:
             values.append(metric.value)
     if not values:
         return "–"
