@@ -64,6 +64,11 @@ def test_a_file_of_another_tool_needs_few_columns(tmp_path):
     assert (first.id, first.outcome, first.captions) == ("7", 1.0, ("x", "y"))
     assert (first.true, first.scores) == (((True, False),), ((0.5, 0.25),))
     assert second == ItemRow("8", "cola", 0.0)
+    scores = [float("nan"), 0.5, float("-inf")]
+    cells = {"files": ["a.png"], "captions": list("xyz"), "true": [True, False, False]}
+    (tmp_path / "theirs.jsonl").write_text(line(**cells, scores=scores))
+    (row,) = read_items(tmp_path / "theirs.jsonl")["b"]
+    assert row.scores == ((None, 0.5, None),)
 
 
 def test_parquet_without_pyarrow_is_refused(monkeypatch, tmp_path):

@@ -1,5 +1,6 @@
 """A leaderboard: means, the Pareto front, tests of pairs, warnings and published numbers."""
 
+import csv
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -92,10 +93,18 @@ def test_a_page_without_numbers_says_why_and_names_keep_their_dots(board):
     run = board(clip=(1, 1, 1)).runs[0]
     failed = replace(run, results=(), not_run=(("one", "no words"),))
     assert "1 models on 0 benchmarks" in Board([MeasuredModel(failed, None)]).html()
-    results = (result("my.reference_set", 1), result(f"one{TWIN}", 1, convention="reference"))
-    head, _ = Board([MeasuredModel(replace(run, results=results), None)]).csv().splitlines()
-    assert "my.reference_set accuracy,my.reference_set accuracy low" in head
-    assert "one (reference) accuracy," in head
+    results = (result("my.reference_set", 3), result(f"one{TWIN}", 6, convention="reference"))
+    named = replace(run, results=results)
+    text = replace(named, name="text", text_only=True)
+    models = [MeasuredModel(named, Cost(64, 1e3)), MeasuredModel(text, None)]
+    lines = csv.DictReader(Board(models).csv().splitlines())
+    columns = ("text_only", "my.reference_set accuracy", "one (reference) accuracy")
+    assert [[line[name] for name in columns] for line in lines] == [
+        ["false", "0.25", "0.5"],
+        ["true", "0.25", "0.5"],
+    ]
+    row = next(line for line in Board(models).markdown().splitlines() if "| clip |" in line)
+    assert row.startswith("| clip | – | – | 0 | 64 | 1000 | ")
 
 
 def test_each_pair_is_tested_and_both_cells_lead_to_it(board):
@@ -115,6 +124,11 @@ def test_few_items_prompts_and_means_over_fewer_benchmarks_are_warnings(board):
     assert ("one", "its prompt is 'a {}': with another the number is another") in texts
     assert ("two", f"{N} items: one of them is 8.3 points") in texts
     made = board(clip=(1, 1, 1), probe=(2, 2, 2))
+    enough = replace(made.runs[0], results=(result("one", 1, n=100), result("two", 1, n=99)))
+    texts = [one.text for one in Board([MeasuredModel(enough, None)]).warnings()]
+    assert [text for text in texts if "one of them is" in text] == [
+        "99 items: one of them is 1.0 points"
+    ]
     # Twelve groups may have any number of items.
     grouped = [replace(one, groups=tuple(range(N))) for one in made.entries[0].report.results]
     run = replace(made.entries[0].report, results=tuple(grouped))

@@ -6,6 +6,7 @@ package pyarrow.
 
 import csv
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -243,7 +244,12 @@ def _grid(
             fits = False
     if not fits:
         raise ValueError(f"{name} that are not {files} lists of {captions} values")
-    return tuple(map(tuple, lines))
+    return tuple(tuple(map(_finite, line)) for line in lines)
+
+
+def _finite(value: bool | float | None) -> bool | float | None:
+    """The value, or None where numpy writes NaN for none, or infinity for a pair left out."""
+    return value if value is None or math.isfinite(value) else None
 
 
 def _write_json(path: Path, rows: Iterable[Cells]) -> None:
