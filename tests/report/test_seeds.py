@@ -88,6 +88,10 @@ def test_one_seed_is_no_recipe(seed):
         first = seed(9, lone, "a", parameters)
         (comparison,) = compare_with_first([first, over_seeds("mm", trained)])
         assert comparison.verdict == verdict
+    # Whether another tool trained its model is not known.
+    unknown = replace(first, provenance=replace(first.provenance, commit=""))
+    (comparison,) = compare_with_first([unknown, over_seeds("mm", trained)])
+    assert comparison.verdict == "not significant"
 
 
 def test_a_run_of_one_seed_says_that_items_alone_were_tested(seed):

@@ -29,6 +29,7 @@ EXPECTED, FIX = "items as vlmtune evaluate --items writes them", "change this ro
 LISTS = ("files", "captions", "true", "scores", "boxes")
 NO_CELL = ("", "null", "None", "nan", "NaN")
 TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+ROUNDED = 1e-6  # outcomes that differ by less are equal
 LONGEST_CELL = 2**30  # characters; the standard library refuses more than 2^17
 
 _Score = Annotated[float, Field(strict=True)] | None
@@ -157,9 +158,9 @@ def items_of(report: Path, results: Sequence[Result]) -> Items:
     file = items_beside(report)
     items = {} if file is None else read_items(file)
     for result in results:
-        outcomes = tuple(row.outcome for row in items.get(result.benchmark, ()))
+        rows = items.get(result.benchmark, ())
         # A later evaluation without --items leaves the items of the earlier one in its folder.
-        if outcomes and outcomes != result.outcomes:
+        if rows and not _have_outcomes(rows, result.outcomes):
             print(
                 f"vlmtune: warning: {file} is of another evaluation than {report}, so its items "
                 "are left out",
@@ -167,6 +168,14 @@ def items_of(report: Path, results: Sequence[Result]) -> Items:
             )
             return {}
     return items
+
+
+def _have_outcomes(rows: Sequence[ItemRow], outcomes: Sequence[float]) -> bool:
+    """Whether the rows have these outcomes, as exactly as a spreadsheet saves them."""
+    if len(rows) != len(outcomes):
+        return False
+    differences = [abs(row.outcome - one) for row, one in zip(rows, outcomes, strict=True)]
+    return max(differences) < ROUNDED
 
 
 def is_items_file(path: Path) -> bool:
