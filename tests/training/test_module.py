@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
 
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module, quiet_trainer, weights
@@ -132,11 +132,25 @@ def test_a_validation_that_was_due_is_run_after_a_resume(model_folder, shards, t
         fit(probe(model_folder), shards, tmp_path, callbacks=(resumed,), resume=path, **options)
         due = {number: seen for number, seen in whole.seen.items() if number >= step}
         assert resumed.seen == due
-    # A number of training is not there before the first step.
-    watched = ModelCheckpoint(tmp_path, "best", monitor="train/loss")
+    # A number of training is that of the checkpoint, until the first step.
+    resumed = Scores()
+    watched = ModelCheckpoint(tmp_path / "best", monitor="train/loss")
     path = tmp_path / f"stepstep={every}.ckpt"
-    options = {**options, "callbacks": (watched,), "enable_checkpointing": True}
+    options = {**options, "callbacks": (resumed, watched), "enable_checkpointing": True}
     fit(probe(model_folder), shards, tmp_path, resume=path, **options)
+    assert resumed.seen == whole.seen
+
+
+def test_a_run_resumed_behind_its_last_validation_knows_the_numbers(model_folder, shards, tmp_path):
+    """An epoch has three steps; the second one is cut, and EarlyStopping asks at its end."""
+    outcomes = []
+    for resume in (None, tmp_path / "stepstep=4.ckpt"):
+        stopping = EarlyStopping("val/loss", patience=9)
+        made = probe(model_folder)
+        options = {"callbacks": (stopping,), "val": True, "save": True}
+        fit(made, shards, tmp_path, steps=5, resume=resume, **options)
+        outcomes.append((stopping.wait_count, float(stopping.best_score)))
+    assert outcomes[0] == outcomes[1]
 
 
 def test_a_checkpoint_holds_what_is_trained_and_nothing_else(model_folder, shards, tmp_path):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # few runs have one
 CHECKPOINT_VERSION = 1  # of the content; checkpoints of any other are refused
 AVERAGE_TEACHER = "average_teacher"  # what an objective learns from, not what is evaluated
 AVERAGE = "average_state_dict"  # while such a checkpoint is resumed: the averaged weights
+MEASURED = "measured"  # the latest value of each logged number
 
 
 class TrainedWeights(pl.LightningModule):
@@ -38,6 +39,7 @@ class TrainedWeights(pl.LightningModule):
     fingerprint: str  # of the backbone before training
     make_optimizer: Callable[..., Optimizer]
     average_teacher: "AverageTeacher | None"
+    measured: Mapping[str, Tensor] = {}  # what a resumed run had logged
 
     @override
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -54,7 +56,7 @@ class TrainedWeights(pl.LightningModule):
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the specs of backbone and adapter, and the class of the optimizer."""
+        """Adds specs, the class of the optimizer, and the numbers that callbacks monitor."""
         checkpoint["vlmtune"] = {
             "version": CHECKPOINT_VERSION,
             "backbone": self.backbone.spec(),
@@ -63,6 +65,9 @@ class TrainedWeights(pl.LightningModule):
             "objectives": self._objective_states(),
             "optimizer": self._optimizer(),
         }
+        checkpoint[MEASURED] = {}
+        for name, value in self.trainer.callback_metrics.items():
+            checkpoint[MEASURED][name] = value.cpu()
         if self.average_teacher is not None:
             checkpoint[AVERAGE_TEACHER] = self.average_teacher.saved()
 
@@ -117,6 +122,7 @@ class TrainedWeights(pl.LightningModule):
         align = getattr(datamodule, "align", None)
         if align is not None:
             align(checkpoint)
+        self.measured = checkpoint.get(MEASURED, {})
         if LIVE in checkpoint and fits:
             checkpoint[AVERAGE] = checkpoint["state_dict"]
             checkpoint["state_dict"] = checkpoint[LIVE]

@@ -1,11 +1,11 @@
 """What Lightning leaves out of a resume: options of the config, and a validation that was due.
 
-In: a trainer whose checkpoint is loaded. Out: its optimizer, schedule and callbacks as an
-uninterrupted run has them. Never: another state of the optimizer.
+In: a trainer whose checkpoint is loaded. Out: its optimizer, schedule, logged numbers and callbacks
+as an uninterrupted run has them. Never: another state of the optimizer.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -29,6 +29,8 @@ def resume(module: AdaptationModule) -> None:
         changed = take_options(trainer.optimizers[0], schedule, options)
         if changed and trainer.is_global_zero:
             print(f"resumed with another {', '.join(changed)} of the optimizer")
+    # An EarlyStopping or a ModelCheckpoint may ask for a number before it is measured again.
+    trainer.callback_metrics.update(module.measured)
     run_due_validation(trainer)
 
 
@@ -65,11 +67,6 @@ def run_due_validation(trainer: pl.Trainer) -> None:
         return
     # At the end of an epoch Lightning has gone on to the next one already.
     if loop.batch_progress.is_last_batch and trainer.check_val_every_n_epoch is not None:
-        return
-    # A callback that watches a number of training stops the run where there is none yet.
-    callbacks = cast(Any, trainer).callbacks
-    monitors = [getattr(callback, "monitor", None) for callback in callbacks]
-    if any(monitor and not str(monitor).startswith("val/") for monitor in monitors):
         return
     fetcher = trainer.fit_loop._data_fetcher
     if fetcher is None or not loop._should_check_val_fx(fetcher):
