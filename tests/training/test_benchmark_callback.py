@@ -232,6 +232,21 @@ def test_outside_training(made, shards, tmp_path, cola, stage):
     assert logged["cola/accuracy"] == pytest.approx(want)
 
 
+def test_other_weights_at_the_same_step_are_measured(train, tmp_path, cola, saved):
+    """Of an earlier checkpoint behind a training, and of another module in the next training."""
+    evaluation = BenchmarkCallback([cola()], every_n_epochs=0)
+    trainer, _ = train(evaluation, steps=2, save=True)
+    before = evaluation.results["cola"]
+    options = {"datamodule": trainer.datamodule, "verbose": False, "weights_only": True}
+    (logged,) = trainer.test(ckpt_path=tmp_path / "stepstep=1.ckpt", **options)
+    assert "cola/accuracy" in logged
+    assert evaluation.results["cola"] is not before
+    before = evaluation.results["cola"]
+    train(evaluation, steps=2, folder=tmp_path / "next")
+    assert evaluation.results["cola"] is not before
+    assert [step for step, _ in saved(tmp_path / "next").curves["cola/accuracy"]] == [2]
+
+
 def test_the_report_of_a_run(train, made, model_folder, shards, cola, saved):
     evaluation = BenchmarkCallback([cola(limit=5, seed=2)], log_every_n_steps=2, name="toy")
     _, watch = train(evaluation, made=made)

@@ -103,6 +103,10 @@ class BenchmarkCallback(Callback):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Reads the benchmarks' files, so that a missing file is known before the first step."""
         module = adaptation(pl_module)
+        self._evaluated_at = -1  # a test, or another training, may have other weights at this step
+        if stage == "fit" and not trainer.global_step:
+            self.curves = {}
+            self._seconds = 0.0
         store = None if self.store is None else Path(self.store)
         self._scorer = Scorer(module.backbone, module.adapter, store)
         if self.download:
