@@ -47,7 +47,9 @@ def test_what_stops_halfway_leaves_the_old_checkpoint(tmp_path, monkeypatch, mom
 
 @pytest.mark.parametrize(("requeued", "job"), [(True, True), (True, False), (False, True)])
 def test_a_requeued_job_of_slurm_adds_to_its_metrics(tmp_path, monkeypatch, requeued, job):
-    config = Namespace(trainer=Namespace(default_root_dir=str(tmp_path)), ckpt_path=None)
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    folder = f"~/{tmp_path.name}"  # as in a config, where no shell replaces ~
+    config = Namespace(trainer=Namespace(default_root_dir=folder), ckpt_path=None)
     monkeypatch.setattr(SLURMEnvironment, "detect", lambda: job)
     (tmp_path / "metrics.csv").write_text("train/loss\n0.5\n")
     if requeued:

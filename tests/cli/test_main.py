@@ -447,9 +447,11 @@ def test_dotted_keys_of_sweep_agents(config, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("command", ["validate", "test"])
 def test_measuring_a_checkpoint(fitted, capsys, command):
+    saved = (fitted / "run" / "config.yaml").read_text()
     common = ["--config", str(fitted / "fit.yaml"), "--ckpt_path", str(checkpoint(fitted))]
     assert main([command, *common]) == 0, capsys.readouterr().err
     assert "tiny/accuracy" in capsys.readouterr().out
+    assert (fitted / "run" / "config.yaml").read_text() == saved  # `fit` can read it again
 
 
 def test_export_then_score_evaluate_and_report(fitted, benchmark, pictures, tmp_path, capsys):

@@ -269,9 +269,10 @@ def test_the_report_of_a_run(train, made, model_folder, shards, cola, saved):
     assert [step for step, _ in report.curves["cola/accuracy"]] == [3, 6]
 
 
-def test_the_report_goes_where_it_is_told(train, tmp_path, cola):
+def test_the_report_goes_where_it_is_told(train, tmp_path, cola, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))  # in a config no shell replaces ~
     path = tmp_path / "reports" / "mine.json"
-    options = {"report": str(path), "store": str(tmp_path / "store"), "log_every_n_steps": 0}
+    options = {"report": "~/reports/mine.json", "store": "~/store", "log_every_n_steps": 0}
     train(BenchmarkCallback([cola()], **options), steps=1)
     report = RunReport.load(path)
     assert report.results

@@ -32,12 +32,15 @@ PINNED = {
 
 
 @pytest.mark.parametrize("make", PINNED, ids=lambda make: make.__name__)
-def test_pinned_losses_with_and_without_the_store(make, model_folder, shards, tmp_path):
+def test_pinned_losses_with_and_without_the_store(
+    make, model_folder, shards, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))  # in a config no shell replaces ~
     _, plain = fit(make(model_folder), shards, tmp_path)
     assert plain.decoded == [True] * 6
     assert plain.losses == pytest.approx(PINNED[make], rel=1e-4)
-    store = str(tmp_path / "store")
-    _, stored = fit(make(model_folder, store=store), shards, tmp_path)
+    _, stored = fit(make(model_folder, store="~/store"), shards, tmp_path)
+    assert len(list((tmp_path / "store").glob("images-*.json"))) == 1
     assert stored.decoded == [False] * 6
     assert stored.losses == pytest.approx(plain.losses, rel=1e-4)
 

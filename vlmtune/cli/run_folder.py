@@ -127,7 +127,7 @@ class _Rows(ExperimentWriter):
 
 def default_logger(command: str, config: Any) -> MetricsFile | bool:
     """Returns the logger of a command whose config names none: `fit` has one on this machine."""
-    folder = str(config.trainer.default_root_dir)
+    folder = os.path.expanduser(config.trainer.default_root_dir)  # as Lightning does elsewhere
     if command != "fit" or "://" in folder:
         return False
     return MetricsFile(folder, appends=resumes(folder, config.get("ckpt_path")))

@@ -19,7 +19,7 @@ from vlmtune.storage.secrets import without_secrets
 
 
 class SaveConfig(SaveConfigCallback):
-    """Writes the config into the run's folder, and to the loggers (W&B shows it).
+    """Writes the config of a fit into its folder, and that of any command to the loggers (W&B).
 
     It is complete but for passwords, tokens and keys.
     """
@@ -31,7 +31,11 @@ class SaveConfig(SaveConfigCallback):
 
     @override
     def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        del pl_module, stage
+        del pl_module
+        for logger in trainer.loggers:
+            logger.log_hyperparams(self.configuration)
+        if stage != "fit":  # a validation or a test leaves the config of the training
+            return
         text = yaml.safe_dump(self.configuration, sort_keys=False, allow_unicode=True)
         if "://" in self._folder:  # an object store writes whole files itself
             system, folder = url_to_fs(self._folder)
@@ -39,8 +43,6 @@ class SaveConfig(SaveConfigCallback):
             system.pipe_file(f"{folder}/{self.config_filename}", text.encode())
         else:
             write_text(Path(self._folder) / self.config_filename, text)
-        for logger in trainer.loggers:
-            logger.log_hyperparams(self.configuration)
 
     @functools.cached_property
     def configuration(self) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class FeatureSource:
     ) -> None:
         self.backbone = backbone
         self.specs: dict[Modality, FeatureSpec] = {"image": image_input, "text": text_input}
-        self.root = root
+        self.root = None if root is None else root.expanduser()  # no shell reads a config
         self.batch_size = batch_size
         self.fingerprint = fingerprint
         self.dtype: StoreDType = dtype

@@ -72,7 +72,7 @@ class BatchFeatures:
         if self.source.uses_store("image"):
             # A caption that the backbone cannot read would else be found after hours of encoding.
             self.backbone.check_words(corpus.distinct_texts())
-            self.images = self._stored_images(root, corpus)
+            self.images = self._stored_images(corpus)
         if self.source.uses_store("text"):
             self.texts = self.source.store("text", corpus.distinct_texts())
         if self.backbone.device.type == "cuda":
@@ -88,12 +88,13 @@ class BatchFeatures:
             stores.append(self.texts)
         move_together(stores, self.backbone.device, free)
 
-    def _stored_images(self, root: Path, corpus: CorpusContent) -> StoredImages:
+    def _stored_images(self, corpus: CorpusContent) -> StoredImages:
         """The store of images, whose rows are known by the digest of an image's content."""
+        assert self.source.root is not None
         # Digests say which images are equal, so that copies are encoded once.
         splits = [corpus.digest("train"), corpus.digest("val")]
         digest_of = image_digests(
-            root, source_digest(splits), corpus.image_ids(), corpus.image_digests
+            self.source.root, source_digest(splits), corpus.image_ids(), corpus.image_digests
         )
         first_id_of: dict[str, str] = {}
         for image_id, digest in digest_of.items():
