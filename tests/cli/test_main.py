@@ -617,6 +617,7 @@ DAMAGES = [
     {"pytorch-lightning_version": None},
     {"optimizer_states": "x"},
     {"ShardDataModule": "x"},
+    {"measured": "x"},
     {"wandb_runs": ["../../evil"]},
     {"wandb_runs": [""]},
 ]

@@ -8,9 +8,12 @@ from pathlib import Path
 from pydoc import locate
 
 import pytest
+import torch
 import wandb
 import yaml
+from pytorch_lightning.loggers import WandbLogger
 
+from tests.runs import quiet_trainer
 from tests.test_configs import Parsed, header
 from tests.tiny import cola_plugin, keeping, plugin, write_cola
 from vlmtune.backbones.open_clip.open_clip import OpenClip
@@ -18,6 +21,7 @@ from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 from vlmtune.data.shards import ShardSet
 from vlmtune.model import load
+from vlmtune.training.wandb_runs import continue_runs
 
 ROOT = Path(__file__).parents[2]
 SWEEPS = sorted((ROOT / "configs/sweeps").rglob("*.yaml"))
@@ -254,3 +258,9 @@ def test_a_resumed_training_continues_its_wandb_run(
     wandb.finish()
     assert main([*resumed, "hpc", "--trainer.max_steps=4", *chosen]) == 0, capfd.readouterr().err
     assert runs_of(tmp_path) == {first, "chosen"}
+    # Of several loggers each continues its own run.
+    content = torch.load(last, weights_only=True) | {"wandb_runs": ["chosen", "second"]}
+    torch.save(content, last)
+    loggers = [WandbLogger(id="chosen"), WandbLogger()]
+    continue_runs(quiet_trainer(logger=loggers), str(last))
+    assert [logger.version for logger in loggers] == ["chosen", "second"]

@@ -122,7 +122,7 @@ class TrainedWeights(pl.LightningModule):
         align = getattr(datamodule, "align", None)
         if align is not None:
             align(checkpoint)
-        self.measured = checkpoint.get(MEASURED, {})
+        self.measured = dict(checkpoint.get(MEASURED, {}))
         if LIVE in checkpoint and fits:
             checkpoint[AVERAGE] = checkpoint["state_dict"]
             checkpoint["state_dict"] = checkpoint[LIVE]

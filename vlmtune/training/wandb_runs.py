@@ -57,13 +57,11 @@ def continue_runs(trainer: pl.Trainer, ckpt_path: str | None) -> None:
         trainer: Its loggers are changed.
         ckpt_path: As for `Trainer.fit`. None also finds the checkpoint of a requeued job of Slurm.
     """
-    loggers = []
-    for logger in wandb_loggers(trainer):
+    loggers = wandb_loggers(trainer)
+    for logger in loggers:
         options = logger._wandb_init
         if options.get("anonymous") is None:
             options.pop("anonymous", None)  # W&B warns even of None
-        if logger.version is None:
-            loggers.append(logger)
     if not loggers or "WANDB_RUN_ID" in os.environ:
         return
     path = trainer._checkpoint_connector._parse_ckpt_path(
@@ -73,7 +71,8 @@ def continue_runs(trainer: pl.Trainer, ckpt_path: str | None) -> None:
         return
     runs = check_checkpoint(path).get(RUNS, ())
     for logger, run in zip(loggers, runs, strict=False):
-        logger._id = logger._wandb_init["id"] = run  # Lightning passes `resume="allow"`
+        if logger.version is None:
+            logger._id = logger._wandb_init["id"] = run  # Lightning passes `resume="allow"`
 
 
 def name_runs(trainer: pl.Trainer, adapter: str, data: str) -> None:
