@@ -38,6 +38,7 @@ from vlmtune.training.finite import (
     first_wrong_weight,
     gradient_norm,
 )
+from vlmtune.training.monitors import check_validated
 from vlmtune.training.needs import check_needs, check_precision, check_teacher
 from vlmtune.training.optimization import ClipsGradients, parameter_groups, warmup_cosine
 from vlmtune.training.score_shards import gather_all, local_scores
@@ -173,6 +174,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals, ClipsGradients):
     def on_fit_start(self) -> None:
         """Sets training mode, which Lightning leaves to us, and opens the feature stores."""
         self.train()
+        check_validated(self.trainer)
         check_teacher(self._objectives(), self.teacher is not None)
         if self.store is not None:
             corpus: CorpusContent | None = getattr(self.trainer, "datamodule", None)

@@ -1,4 +1,4 @@
-"""Checks that what monitors a benchmark number gets one at the right time.
+"""Checks that what monitors a number gets one at the right time.
 
 In: the trainer's callbacks and schedules, and the benchmarks. Out: nothing, or a `UserError`.
 Never: a change of any of them.
@@ -36,6 +36,25 @@ def check_checkpoints(
                 f"it, got ModelCheckpoint with every_n_train_steps={steps} and "
                 f"every_n_epochs={epochs}, BenchmarkCallback with every_n_steps={every_n_steps} "
                 f"and every_n_epochs={every_n_epochs}: make those multiples of these"
+            )
+
+
+def check_validated(trainer: pl.Trainer) -> None:
+    """Checks that a ModelCheckpoint which monitors validation saves after validations only.
+
+    By steps or by time Lightning would save weights by the number of earlier ones, and that even
+    at the step of a validation: it saves first.
+    """
+    for callback in trainer.checkpoint_callbacks:
+        if not isinstance(callback, ModelCheckpoint):
+            continue
+        by_validation = str(callback.monitor).startswith("val/")
+        by_steps = callback._every_n_train_steps > 0
+        if by_validation and (by_steps or callback._train_time_interval is not None):
+            raise UserError(
+                f"expected {callback.monitor} to be measured whenever a checkpoint is saved by "
+                "it, got ModelCheckpoint with every_n_train_steps or train_time_interval: leave "
+                "them out, and it saves after each validation"
             )
 
 

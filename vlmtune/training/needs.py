@@ -27,10 +27,9 @@ def check_needs(objectives: Collection[Objective], adapter: Adapter, backbone: B
     has_contrast = contrast_of(adapter) is not None
     is_read = any("contrast" in objective.needs for objective in objectives)
     if has_contrast and not is_read:
-        raise UserError(
-            f"expected an objective that reads the contrastive scores of {type(adapter).__name__}, "
-            "got none: add an OnEmbeddings or set contrast to false"
-        )
+        name = type(adapter).__name__
+        reason = f"an objective that reads the contrastive scores of {name}, got none:"
+        _refuse(f"{reason} add an OnEmbeddings", "set contrast to false")
 
 
 def contrast_of(adapter: Adapter) -> DualAdapter | None:
