@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from pytorch_lightning import LightningDataModule
 from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, WandbLogger
 
@@ -270,6 +271,44 @@ def test_the_report_of_a_run(train, made, model_folder, shards, cola, saved):
     assert [step for step, _ in report.curves["train/loss"]] == [2, 4, 6]
     assert [loss for _, loss in report.curves["train/loss"]] == pytest.approx(watch.losses[1::2])
     assert [step for step, _ in report.curves["cola/accuracy"]] == [3, 6]
+
+
+class Tells(InfoNCE):
+    """Tells the loss a second time."""
+
+    def diagnose(self, scores, targets):
+        return {"again": float(self(scores, targets))}
+
+
+class Own(LightningDataModule):
+    """A datamodule of a user, which gives batches and tells nothing of its data."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.inner = ShardDataModule([ShardSet(str(path))], batch_size=4)
+
+    def train_dataloader(self):
+        self.inner.trainer = self.trainer
+        self.inner.setup("fit")
+        return self.inner.train_dataloader()
+
+    def val_dataloader(self):
+        return self.inner.val_dataloader()
+
+
+def test_a_run_over_other_data_reports_what_it_measured_when(
+    model_folder, shards, tmp_path, cola, saved
+):
+    made = module(model_folder, LinearProbe(initial_scale=10.0), [Tells()])
+    evaluation = BenchmarkCallback([cola()], every_n_epochs=0, log_every_n_steps=1)
+    options = {"default_root_dir": tmp_path, "log_every_n_steps": 2}
+    trainer = quiet_trainer(max_steps=3, callbacks=[evaluation], **options)
+    trainer.fit(made, datamodule=Own(shards))
+    report = saved()
+    assert report.provenance.data == ""
+    assert [step for step, _ in report.curves["train/loss"]] == [1, 2, 3]
+    # Between two logged steps there is no new number.
+    assert report.curves["train/Tells/again"] == report.curves["train/loss"][1:2]
 
 
 def test_the_report_goes_where_it_is_told(train, tmp_path, cola, monkeypatch):

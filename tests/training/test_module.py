@@ -1,4 +1,6 @@
+import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -64,6 +66,16 @@ def test_a_run_depends_on_its_seed_and_on_dropout(model_folder, shards, tmp_path
     adapters = (MMAdapter(heads=2, hidden=2, dropout=p) for p in (0.0, 0.1))
     one, other = (fit(module(model_folder, a), shards, tmp_path, 1)[1] for a in adapters)
     assert one.losses != other.losses
+
+
+def test_each_batch_of_each_rank_draws_anew(model_folder):
+    made = probe(model_folder)
+    seeds = set()
+    for step, rank, batch in itertools.product(range(3), range(3), range(2)):
+        counts = {"global_step": step, "global_rank": rank, "accumulate_grad_batches": 2}
+        made._trainer = SimpleNamespace(**counts)
+        seeds.add(made._step_seed(2 * step + batch))
+    assert len(seeds) == 18
 
 
 @pytest.mark.parametrize(

@@ -140,8 +140,11 @@ class BenchmarkCallback(Callback):
     ) -> None:
         step = trainer.global_step
         if _due(step, self.log_every_n_steps):
+            # What objectives tell beside their losses is measured at logged steps only.
+            is_logged = _due(step, trainer.log_every_n_steps)  # type: ignore[attr-defined]
             for name, value in trainer.callback_metrics.items():
-                if name.startswith("train/"):
+                is_loss = name.count("/") == 1
+                if name.startswith("train/") and (is_loss or is_logged):
                     self._point(name, step, float(value))
         # With accumulated gradients the first batch of a resumed run ends at its old step.
         if _due(step, self.every_n_steps) and step != self._measured_before:

@@ -89,9 +89,10 @@ def provenance(
 ) -> dict[str, Any]:
     """Returns where the weights of this step come from, for reports and checkpoints."""
     data = getattr(trainer, "datamodule", None)
+    sets = getattr(data, "sets", {})  # a datamodule of the user may have none
     folders = []
     training_data = []
-    for shard_set in data.sets["train"] if data else ():
+    for shard_set in sets.get("train", ()):
         folders.append(str(shard_set.path))
         facts = {"records": shard_set.manifest.records, "digest": shard_set.digest()}
         training_data.append(facts)
