@@ -129,7 +129,7 @@ class ClevrScenes(SceneReader):
         clear: Whether queries state only relations that stand out: along the direction of the
             relation the centres are at least 0.6 units apart, and 1.3 times as far as along the
             other direction. CLEVR states relations from 0.2 units on.
-        size: Width and height of the images in pixels.
+        size: Width and height of the images in pixels, of scenes that do not state them.
     """
 
     exhaustive = True
@@ -151,11 +151,13 @@ class ClevrScenes(SceneReader):
         for number, scene in enumerate(content["scenes"]):
             name = str(scene["image_filename"])
             file = inside(self.folder, name, self.path, f"scenes[{number}]")
-            objects = tuple(map(self._object, scene["objects"]))
+            # CLEVR's files do not state it, those of the embedded world do.
+            size = scene.get("image_size", self.size)
+            objects = tuple(self._object(obj, size) for obj in scene["objects"])
             clear = _clear_relations(scene) if self.clear else None
             yield AnnotatedImage(file.stem, file, objects, _relations(scene), clear)
 
-    def _object(self, obj: dict[str, Any]) -> AnnotatedObject:
+    def _object(self, obj: dict[str, Any], size: Sequence[float]) -> AnnotatedObject:
         kind_of = {obj[kind]: kind for kind in ATTRIBUTE_ORDER if kind in obj}
         self._kinds |= kind_of
         attributes = frozenset(kind_of)
@@ -164,7 +166,7 @@ class ClevrScenes(SceneReader):
         center = None
         if "pixel_coords" in obj:
             x, y, *_ = obj["pixel_coords"]
-            center = (x / self.size[0], y / self.size[1])
+            center = (x / size[0], y / size[1])
         return AnnotatedObject(obj["shape"], attributes, single, multi, (single,), center)
 
     @override

@@ -73,7 +73,7 @@ class DescriptionsBuilder(AnnotatedBuilder, ShardBuilder):
                 named = self._named(image.objects, rng)
                 nouns = [self._noun(obj, excluded, rng) for obj in named]
                 texts[described(nouns)] = True
-                if self.twins and (twin := exchanged(nouns, image.objects, vague)):
+                if self.twins and (twin := exchanged(nouns, image.objects, vague, excluded)):
                     texts.setdefault(described(twin), False)
             self.counts["descriptions"] += sum(texts.values())
             self.counts["hard negatives"] += len(texts) - sum(texts.values())
@@ -114,12 +114,12 @@ def described(nouns: Sequence[Query]) -> str:
 
 
 def exchanged(
-    nouns: Sequence[Query], objects: Sequence[AnnotatedObject], vague: Vague
+    nouns: Sequence[Query], objects: Sequence[AnnotatedObject], vague: Vague, excluded: Excluded
 ) -> list[Query] | None:
     """Returns the nouns with the attributes of two exchanged, so that one noun is false.
 
-    The first two nouns for which this is so; None if there are none. What `vague` may mean is not
-    false.
+    The first two nouns for which this is so and that then state no excluded composition; None if
+    there are none. What `vague` may mean is not false.
     """
 
     def may_hold(noun: Query) -> bool:
@@ -128,8 +128,14 @@ def exchanged(
     for i, first in enumerate(nouns):
         for j, second in enumerate(nouns[:i]):
             pair = Query(second.attributes, first.name), Query(first.attributes, second.name)
-            if not all(map(may_hold, pair)):
+            is_excluded = any(_states(noun, excluded) for noun in pair)
+            if not is_excluded and not all(map(may_hold, pair)):
                 twin = list(nouns)
                 twin[i], twin[j] = pair
                 return twin
     return None
+
+
+def _states(noun: Query, excluded: Excluded) -> bool:
+    """Whether a noun states an excluded composition."""
+    return any(words.issubset(noun.attributes) for words in excluded.get(noun.name, ()))

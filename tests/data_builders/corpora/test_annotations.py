@@ -13,7 +13,8 @@ from tests.refusals import refused
 
 def test_clevr_without_texture(tmp_path):
     obj = {"shape": "cube", "color": "red", "material": "metal", "size": "small"}
-    scene = {"image_filename": "CLEVR_val_000003.png", "objects": [obj]}
+    shown = obj | {"pixel_coords": [120, 240, 9.5]}
+    scene = {"image_filename": "CLEVR_val_000003.png", "objects": [shown]}
     path = dump(tmp_path / "s.json", {"scenes": [scene]})
     (image,) = ClevrScenes(path, tmp_path, ["size", "color"], ["color"]).images()
     assert image.id == "CLEVR_val_000003"
@@ -25,6 +26,7 @@ def test_clevr_without_texture(tmp_path):
         ("red",),
     )
     assert annotated.attributes == {"red", "metal", "small"}
+    assert annotated.center == (0.25, 0.75)  # of 480 x 320, which CLEVR's files do not state
     with refused(r"another layout.*texture"):
         list(ClevrScenes(path, tmp_path, ["texture"]).images())
 

@@ -129,7 +129,7 @@ def test_negatives_of_subsets(world, clevr):
 
 
 def test_sides_and_clear_relations_by_brute_force(world, clevr):
-    reader = clevr_reader(world, clear=True, size=[32, 32], single=["color"], multi=["color"])
+    reader = clevr_reader(world, clear=True, single=["color"], multi=["color"])
     builder = ColaBuilder(reader, form="relation", sides=99, multi=99, multi_misbound=0)
     corpus: dict[bool, int] = {True: 0, False: 0}
     for group, _ in builder.records():
@@ -157,7 +157,7 @@ def test_sides_and_clear_relations_by_brute_force(world, clevr):
 
 
 def test_sentences_say_the_same(world, clevr):
-    reader = clevr_reader(world, size=[32, 32], single=["color"], multi=["color"])
+    reader = clevr_reader(world, single=["color"], multi=["color"])
     options: dict[str, Any] = {"form": "relation", "reversals": True, "sides": 4, "multi": 9}
     built = list(ColaBuilder(reader, sentences=True, **options).records())
     short = {g.image_ids[0]: g for g, _ in ColaBuilder(reader, **options).records()}

@@ -79,15 +79,16 @@ def test_no_twin_where_the_exchange_is_true_or_changes_nothing():
     red, blue = ("red",), ("blue",)
     scene = [thing("cube", "red"), thing("ball", "blue")]
     said = [Query(red, "cube"), Query(blue, "ball")]
-    assert exchanged(said, scene, NOTHING) == [Query(blue, "cube"), Query(red, "ball")]
-    assert exchanged([Query(red, "cube"), Query((), "ball")], scene, NOTHING) == [
+    assert exchanged(said, scene, NOTHING, {}) == [Query(blue, "cube"), Query(red, "ball")]
+    assert exchanged(said, scene, NOTHING, {"ball": [frozenset(red)]}) is None
+    assert exchanged([Query(red, "cube"), Query((), "ball")], scene, NOTHING, {}) == [
         Query((), "cube"),
         Query(red, "ball"),
     ]
-    assert exchanged([Query((), "cube"), Query((), "ball")], scene, NOTHING) is None
-    assert exchanged(said[:1], scene, NOTHING) is None
+    assert exchanged([Query((), "cube"), Query((), "ball")], scene, NOTHING, {}) is None
+    assert exchanged(said[:1], scene, NOTHING, {}) is None
     every = [thing(name, colour) for name in ("cube", "ball") for colour in ("red", "blue")]
-    assert exchanged(said, every, NOTHING) is None
+    assert exchanged(said, every, NOTHING, {}) is None
 
 
 def test_an_excluded_composition_is_named_without_its_attributes(world, tmp_path):
@@ -99,7 +100,7 @@ def test_an_excluded_composition_is_named_without_its_attributes(world, tmp_path
     colour, shape = kinds.most_common(1)[0][0]
     exclude = tmp_path / "exclude.json"
     exclude.write_text(f'{{"unseen": [["{colour}", "{shape}"]]}}')
-    found = build(world, tmp_path / "out", exclude=exclude)
+    found = build(world, tmp_path / "out", exclude=exclude, twins=True)
     said = Counter(noun for _, group in found for text in group.texts for noun in nouns(text))
     assert said[(colour, shape)] == 0
     assert said[(shape,)] > 0
