@@ -118,12 +118,14 @@ def test_parquet_and_saved_datasets(tmp_path):
     table = arrow.Table.from_pylist(rows)
     parquet.write_table(table, tmp_path / "t.parquet")
     assert list(read_cells(tmp_path / "t.parquet")) == rows
-    hub = tmp_path / "hub/data"
-    hub.mkdir(parents=True)
-    for split in ("train", "test"):
-        parquet.write_table(table, hub / f"{split}-00000-of-00001.parquet")
-    want = [{"split": split, **row} for split in ("test", "train") for row in rows]
-    assert list(read_cells(tmp_path / "hub")) == want
+    names = ("data/{}-00000-of-00001.parquet", "{}.parquet", "default/{}/0000.parquet")
+    for number, name in enumerate(names):
+        for split in ("train", "test"):
+            file = tmp_path / f"hub{number}" / name.format(split)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            parquet.write_table(table, file)
+        want = [{"split": split, **row} for split in ("test", "train") for row in rows]
+        assert list(read_cells(tmp_path / f"hub{number}")) == want
     saved = tmp_path / "saved"
     for split in ("train", "test"):
         (saved / split).mkdir(parents=True)

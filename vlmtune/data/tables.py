@@ -53,7 +53,8 @@ def read_cells(path: Path) -> Iterator[Cells]:
     - `.jsonl`: an object a line. `.json`: a list of objects, or an object of objects.
     - `.parquet`, `.arrow`: through pyarrow.
     - A folder that `datasets` saved (`save_to_disk`), or one of Parquet files. The name of the
-      split is the cell "split".
+      split is the cell "split": "train" of `train-00000-of-00002.parquet`, `train.parquet` and
+      `train/0000.parquet`.
     - A folder of images: a row an image, with the columns "image" (its path in the folder),
       "caption" (the lines of the `.txt` beside it) and those of the `.json` beside it. The first
       folder is the cell "split" if it is called train, val or test.
@@ -242,15 +243,23 @@ def _folder(path: Path) -> Iterator[Cells | str]:
     if not is_dataset(path) and next(path.rglob("*.parquet"), None) is None:
         yield from _image_folder(path)
         return
+    saved = (path / _DICT).is_file()
     for file in source_files(path):
-        named = _PART.fullmatch(file.stem)
-        beside: Cells = {}
-        if (path / _DICT).is_file():
-            beside["split"] = file.parent.name
-        elif named and named[1] != "data":  # "data-00000-of-00002" is of a whole dataset
-            beside["split"] = named[1]
+        split = file.parent.name if saved else _split_of_file(file.relative_to(path))
+        beside = {} if split is None else {"split": split}
         for row in read_cells(file):
             yield beside | row
+
+
+def _split_of_file(name: Path) -> str | None:
+    """The split that a file of a folder is of, by its name or else by its folder."""
+    numbered = _PART.fullmatch(name.stem)
+    part = numbered[1] if numbered else name.stem
+    for one in (part, *name.parts[-2::-1]):  # "train.parquet", "train/0000.parquet"
+        if one.lower() in SPLIT_FOLDERS:
+            return one
+    # A split may have another name; "data-00000-of-00002" is of a whole dataset.
+    return part if numbered and part != "data" else None
 
 
 def _images(path: Path) -> list[Path]:
