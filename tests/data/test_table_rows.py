@@ -71,6 +71,13 @@ def test_cells_of_captions(cell, captions, tmp_path):
     assert row.captions == captions
 
 
+def test_a_cell_that_is_no_number_is_empty(tmp_path):
+    """As `json.dumps` writes the empty cells of pandas."""
+    empty = dict.fromkeys(("negative", "negative_image", "id", "split"), float("nan"))
+    (row,) = table(tmp_path, {"image": "a.jpg", "caption": "a dog", **empty}).rows()
+    assert (row.negatives, row.negative_image, row.id, row.split) == ((), None, "", "")
+
+
 def test_names_start_from_the_table_or_the_images(tmp_path, monkeypatch):
     row = {"image": "sub/a.jpg", "caption": "a"}
     (read,) = table(tmp_path, row).rows()
@@ -102,6 +109,7 @@ def test_names_start_from_the_table_or_the_images(tmp_path, monkeypatch):
         ),
         ({"image": "https://x.org/a.jpg"}, "line 2 .*'https://x.org/a.jpg': download the images"),
         ({"image": ""}, "expected an image in line 2 of .*, got no image"),
+        ({"image": float("nan")}, "expected an image in line 2 of .*, got no image"),
         ({"image": 3}, "line 2 .*'image', got 3"),
         ({"image": "a dog " * 50}, "an image file or encoded image in line 2 .*, got 'a dog a dog"),
         ({"caption": 3}, "a caption or a list of captions in line 2 .*'caption', got 3"),

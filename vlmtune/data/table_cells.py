@@ -31,10 +31,15 @@ def captions(cells: Cells) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return by_role[0], by_role[1]
 
 
+def is_empty(cell: Any) -> bool:
+    """Whether a cell is null or NaN, as pandas writes empty cells."""
+    is_nan = isinstance(cell, float) and cell != cell
+    return cell is None or is_nan
+
+
 def texts_of_cell(cell: Any, column: str, where: str) -> list[str]:
     """The captions of a cell: a text, a list of texts, or the text of such a list."""
-    is_nan = isinstance(cell, float) and cell != cell  # pandas writes empty cells so
-    if cell is None or is_nan:
+    if is_empty(cell):
         return []
     if isinstance(cell, str) and cell.lstrip().startswith("["):
         cell = _list(cell)

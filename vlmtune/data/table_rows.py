@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from vlmtune.data.table_cells import refuse_cell, texts_of_cell
+from vlmtune.data.table_cells import is_empty, refuse_cell, texts_of_cell
 from vlmtune.data.table_columns import (
     GUESSES,
     LISTS,
@@ -212,7 +212,7 @@ class Table:
         # Parquet may hold the images themselves.
         if isinstance(cell, bytes | bytearray) and cell:
             return bytes(cell), name
-        if cell is None or (isinstance(cell, str) and not cell.strip()):
+        if is_empty(cell) or (isinstance(cell, str) and not cell.strip()):
             return None
         if isinstance(cell, str) and cell in self._last:
             return self._last[cell]
@@ -256,7 +256,7 @@ class Table:
 
     def _name(self, cells: Cells, role: str, where: str) -> str:
         cell = self._cell(cells, role)
-        if cell is None:
+        if is_empty(cell):
             return ""
         if isinstance(cell, bool) or not isinstance(cell, str | int | float):
             refuse_cell(where, self.columns[role][0], "a name or a number", cell)
