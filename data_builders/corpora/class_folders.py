@@ -106,7 +106,10 @@ class ClassFoldersBuilder(ShardBuilder):
             texts = self._texts(label, labels_of[digest], names, rng)
             self.counts["captions"] += sum(texts.values())
             self.counts["hard negatives"] += len(texts) - sum(texts.values())
-            yield image_group(image, texts, key=keys[image]), [file]
+            # Captions of its other classes are true of it in batches that have them.
+            named = [names[other] for other in labels_of[digest]]
+            true = [text.replace("{}", name) for text in self.templates for name in named]
+            yield image_group(image, texts, true, key=keys[image]), [file]
         measured.report(self.counts)
 
     def _texts(

@@ -239,7 +239,12 @@ class TableBuilder(ShardBuilder):
         self.counts["captions"] += len(texts)
         self.counts["pairs of images"] += 1
         key, ids = _key(row, digests, keys), [image.id for image in pair]
-        group = images_group(key, ids, texts, [image.true for image in pair])
+        # Another row may state a caption of the one image of the other, in other letters.
+        true = []
+        for image in pair:
+            known = set(map(canonical, image.true))
+            true.append({*image.true, *(text for text in texts if canonical(text) in known)})
+        group = images_group(key, ids, texts, true)
         assert row.negative_image is not None
         return group, [row.image, row.negative_image]
 

@@ -126,8 +126,8 @@ def apportion(total: int, weights: Sequence[float]) -> list[int]:
     """Cuts `total` in proportion to `weights` into whole numbers (largest remainders).
 
     Example:
-        >>> apportion(10, [1.0, 1.0, 2.0])
-        [3, 2, 5]
+        >>> apportion(10, [3.0, 3.0, 1.0])
+        [4, 4, 2]
     """
     whole = sum(weights)
     exact = [total * weight / whole for weight in weights]

@@ -84,6 +84,8 @@ def test_measured_and_repeated_images_are_left_out(folder, tmp_path):
     test.mkdir(parents=True)
     (test / "7.png").write_bytes(content)
     (folder / "frog/copy.png").write_bytes((folder / "cat/004.png").read_bytes())
+    (image,) = [group for group in groups(path=folder) if group.image_ids == ("cat/004.png",)]
+    assert image.true_ids == (frozenset(("a photo of a cat.", "a photo of a frog.")),)
     builder = ClassFoldersBuilder(folder, measured=[tmp_path / "test"])
     builder.build(tmp_path / "out", progress=False)
     manifest = read_manifest(tmp_path / "out")

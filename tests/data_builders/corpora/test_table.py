@@ -104,13 +104,16 @@ def test_a_hard_negative_image_makes_a_pair(tmp_path):
         {"image": "1.png", "caption": "a", "image_neg": "2.png", "negative": "b"},
         {"image": "2.png", "caption": "c"},
         {"image": "1.png", "caption": "d", "image_neg": "3.png"},
+        {"image": "1.png", "caption": "e", "image_neg": "4.png"},
+        {"image": "4.png", "caption": "E."},
     )
-    pair, single, half = records(TableBuilder(path))
+    pair, single, half, both, _ = records(TableBuilder(path))
     assert (pair.texts, pair.truth.int().tolist()) == (("a", "b"), [[1, 0], [0, 1]])
-    assert pair.true_ids == (frozenset("ad"), frozenset("bc"))
+    assert pair.true_ids == (frozenset("ade"), frozenset("bc"))
     assert single.image_ids == (pair.image_ids[1],)
     assert single.true_ids == (frozenset("bc"),)
     assert (half.texts, half.truth.int().tolist()) == (("d",), [[1], [0]])
+    assert (both.texts, both.truth.int().tolist()) == (("e",), [[1], [1]])  # as another row says
     assert len({group.key for group in (pair, single, half)}) == 3
     with refused("the same content twice, in '1.png' and '1.png'"):
         records(
