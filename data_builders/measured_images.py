@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from data_builders.measured import ANNOTATIONS, Measured, measured_sources, named_images
-from vlmtune.data.images import SUFFIXES, open_image
+from vlmtune.data.images import SUFFIXES, image_files, open_image
 from vlmtune.data.schema import RecordError
 from vlmtune.errors import UserError
 from vlmtune.storage.files import reading, regular
@@ -142,7 +142,7 @@ def _parted(paths: Sequence[Path], every_name: bool = False) -> tuple[list[Path]
     by_name, images = [], []
     for path in map(Path, paths):
         if path.is_dir():
-            inside = sorted(x for x in path.rglob("*") if x.suffix.lower() in SUFFIXES)
+            inside = image_files(path)
             annotations = [x for x in sorted(path.rglob("*")) if x.suffix.lower() in ANNOTATIONS]
         else:
             inside = [path.parent / name for name in named_images(path)]

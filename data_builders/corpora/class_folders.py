@@ -18,7 +18,7 @@ from typing_extensions import override
 from data_builders.measured_images import MeasuredImages, measured_checksums
 from data_builders.shard_builder import Fraction, Record, ShardBuilder, image_group, record_keys
 from data_builders.shard_files import listed_image, summed
-from vlmtune.data.images import SUFFIXES
+from vlmtune.data.images import image_files
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json, reading
 
@@ -135,8 +135,7 @@ class ClassFoldersBuilder(ShardBuilder):
         files = {}
         for folder in folders:
             if not folder.name.startswith("."):
-                images = [file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES]
-                files[folder.name] = sorted(images)
+                files[folder.name] = image_files(folder)
         empty = [name for name, listed in files.items() if not listed]
         if len(files) < 2 or empty:
             came = f"no image in {empty[0]!r}" if len(files) > 1 else f"{len(files)} folders"

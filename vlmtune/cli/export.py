@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from vlmtune.cli.plugins import make_benchmarks, model_of
-from vlmtune.data.images import SUFFIXES
+from vlmtune.data.images import image_files
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import SuiteResult, load_all, run_suite
@@ -123,8 +123,7 @@ def _source(options: argparse.Namespace) -> Model:
 
     images: list[Path] = []
     if options.images is not None:
-        files = sorted(options.images.rglob("*"))
-        images = [file for file in files if file.suffix.lower() in SUFFIXES]
+        images = image_files(options.images)
     return to_vectors(model, options.vectors, options.directions, images)
 
 

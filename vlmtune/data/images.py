@@ -101,6 +101,20 @@ def content_digest(content: bytes) -> str:
     return hashlib.sha256(content + no_box).hexdigest()
 
 
+def image_files(folder: Path) -> list[Path]:
+    """Returns the image files in a folder and its subfolders, sorted, without hidden ones.
+
+    macOS hides a `._a.jpg` beside `a.jpg`, and notebooks hide copies in `.ipynb_checkpoints`.
+    """
+    files = []
+    for file in sorted(folder.rglob("*")):
+        parts = file.relative_to(folder).parts
+        is_hidden = any(part.startswith(".") for part in parts)
+        if file.suffix.lower() in SUFFIXES and not is_hidden and not file.is_dir():
+            files.append(file)
+    return files
+
+
 class _RefusedError(ValueError):
     """Why an image is not opened, and what to do."""
 

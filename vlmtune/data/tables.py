@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from vlmtune.data.images import SUFFIXES
+from vlmtune.data.images import SUFFIXES, image_files
 from vlmtune.errors import UserError, imported
 from vlmtune.storage.files import read_json, reading, regular
 
@@ -234,7 +234,7 @@ def source_files(path: Path) -> list[Path]:
     if parts := sorted(path.rglob("*.parquet")):
         return parts
     beside = []
-    for image in _images(path):
+    for image in image_files(path):
         beside += [image.with_suffix(".txt"), image.with_suffix(".json")]
     return [file for file in beside if file.is_file()]
 
@@ -262,12 +262,8 @@ def _split_of_file(name: Path) -> str | None:
     return part if numbered and part != "data" else None
 
 
-def _images(path: Path) -> list[Path]:
-    return sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
-
-
 def _image_folder(path: Path) -> Iterator[Cells | str]:
-    files = _images(path)
+    files = image_files(path)
     if not files:
         raise UserError(
             f"expected images ({', '.join(SUFFIXES)}) in {path}, got none: name their folder"

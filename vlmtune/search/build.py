@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from vlmtune.data.images import SUFFIXES, open_image
+from vlmtune.data.images import SUFFIXES, image_files, open_image
 from vlmtune.errors import UserError
 from vlmtune.features.pictures import Failures, PictureReader
 from vlmtune.model.model import Model
@@ -269,7 +269,7 @@ def _files(images: Sequence[str | Path]) -> tuple[list[Path], list[Unread]]:
             )
         listed = [given]
         if given.is_dir():
-            listed = _image_files(given)
+            listed = image_files(given)
         for path in listed:
             files[Path(os.path.abspath(path))] = None
     reason = "expected a file name in UTF-8, got another: rename the file"
@@ -280,14 +280,6 @@ def _files(images: Sequence[str | Path]) -> tuple[list[Path], list[Unread]]:
         else:
             unnamed.append(Unread(file, reason))
     return named, unnamed
-
-
-def _image_files(folder: Path) -> list[Path]:
-    files = []
-    for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() in SUFFIXES and path.is_file():
-            files.append(path)
-    return files
 
 
 def _is_text(name: str) -> bool:

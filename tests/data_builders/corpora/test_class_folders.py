@@ -24,6 +24,8 @@ def folder(tmp_path) -> Path:
         for i in range(count):
             number += 1
             write_image(tmp_path / "train" / label / f"{i:03d}.png", number, 90, 255 - number)
+    (tmp_path / "train/cat/.copies").mkdir()  # as notebooks leave
+    write_image(tmp_path / "train/cat/.copies/000.png", 1, 1, 1)
     return tmp_path / "train"
 
 

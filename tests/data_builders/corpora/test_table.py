@@ -252,6 +252,9 @@ def test_folders(tmp_path, capsys):
         (tmp_path / f"{n}.png").write_bytes(picture(n))
         (tmp_path / f"{n}.txt").write_text(f"first {n}\nsecond {n}\n")
     (tmp_path / "2.json").write_text('{"negative": ["third"]}')
+    for hidden in ("._0.png", ".copies/0.png"):  # as macOS and notebooks leave
+        (tmp_path / hidden).parent.mkdir(exist_ok=True)
+        (tmp_path / hidden).write_bytes(b"hidden")
     groups = records(FolderBuilder(tmp_path))
     assert [group.texts for group in groups] == [
         ("first 0", "second 0"),
