@@ -156,6 +156,8 @@ def test_too_much_damage_fails_in_one_line(make_set, damage_set):
         with pytest.raises(UserError, match="expected at most 1 damaged of 20") as error:
             read(GroupStream((data,), 2, train=train))
         assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match="at most 1 damaged of 20"):  # wherever it begins
+        read(GroupStream((data,), 2), start=16)
     with pytest.raises(UserError, match="at most 20 damaged of 20 records, got 20"):
         read(GroupStream((data,), 2, max_damaged=0.999))
     with pytest.raises(UserError, match="at most 0 damaged"):

@@ -115,6 +115,7 @@ def test_names_start_from_the_table_or_the_images(tmp_path, monkeypatch):
         ({"caption": 3}, "a caption or a list of captions in line 2 .*'caption', got 3"),
         ({"caption": [["a"], 3]}, "got 3"),
         ({"id": {"a": 1}}, "a name or a number in line 2 .*'id'"),
+        ({"negative": "A dog."}, "false caption in line 2 .*'negative', got 'A dog.'"),
         ({"negative": "a dog", "id": 7}, "false caption in line 2 .*'negative', got 'a dog'.*'7'"),
     ],
 )

@@ -240,7 +240,7 @@ class ScenesBuilder(Builder):
     def _cola_sides(self) -> Mapping[str, frozenset[Composition]]:
         """The compositions that the items of each of Cola's files exchange, by its name."""
         sides = {"seen": frozenset(self.training.compositions()), "unseen": self.unseen}
-        if self.unread:
+        if len({color for color, _ in self.unread}) > 1:
             sides["unread"] = self.unread
         return sides
 

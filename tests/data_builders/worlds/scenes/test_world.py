@@ -141,6 +141,11 @@ def test_engine_pairs_train_on_seen_compositions_and_build_pairs_of_images(tmp_p
     assert [group.truth.int().tolist() for group in made] == [[[1, 0], [0, 1]]] * 36
 
 
+def test_one_unread_colour_alone_has_no_items_that_exchange_it():
+    builder = ScenesBuilder(**SMALL | {"unread_colors": ["gray"]})
+    assert {"cola_seen", "cola_unseen"} == {n for n in builder._splits() if n.startswith("cola")}
+
+
 def test_folders_of_classes_show_seen_compositions(tmp_path):
     builder = ScenesBuilder(**SMALL | NOTHING | {"train": 1, "classes": 3})
     series = builder._splits()["classes"].series
