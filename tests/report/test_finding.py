@@ -31,7 +31,7 @@ def run_of(make_run):
 
 def test_gains_and_losses_are_counted(run_of):
     base = run_of("base", LOST, EVEN, WON, WON, trained=0)
-    good, bad = run_of("good", WON, EVEN, WON, LOST), run_of("bad", LOST, LOST, LOST, LOST)
+    good, bad = run_of("good", WON, EVEN, WON, LOST), run_of("bad", LOST, LOST, EVEN, LOST)
     text_only = run_of("n-gram", WON, WON, WON, WON, text_only=True)
     first, second, rule = findings([base, bad, good, text_only])
     # Of twelve items McNemar's test needs six more won than lost, and six of `b` are lost.
@@ -40,6 +40,7 @@ def test_gains_and_losses_are_counted(run_of):
     assert "retained measures fell significantly, most -100.0 points [" in first
     assert first.endswith("] on The kept too; one seed.")
     assert "bad against base: 0 of 2 compositional measures rose significantly, 1 fell;" in second
+    assert "2 of 2 retained measures fell significantly, most -100.0 points [" in second
     assert "Tests: 8, not corrected for their number; by chance about one in 20 has" in rule
 
 

@@ -69,6 +69,7 @@ def test_arguments_of_one_class_are_told_by_its_name(sweep):
     fit = stated["provenance"]["config"]["fit"]
     fit["model"]["adapter"] = {"class_path": "a.Other", "init_args": {"width": 8}}
     fit["trainer"]["callbacks"][0]["init_args"]["name"] = "run 0"
+    fit["model"]["seed"] = None  # as in the others, which do not state it
     file.write_text(json.dumps(stated))
     trials = read_trials(folder)
     # The width has one value, the names are of runs.
