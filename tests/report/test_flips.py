@@ -36,13 +36,14 @@ def test_won_and_lost_items_are_shown(item_rows, run, tmp_path):
     assert "right 2" not in html
 
     # An item without a group does not count.
-    grouped = []
-    for one in runs:
-        (result,) = one.results
-        grouped.append(replace(one, results=(replace(result, groups=(-1, 0, 0)),)))
-    html = write_report(tmp_path / "grouped", grouped, items).read_text()
-    assert "wrong 0</div>" not in html
-    assert html.count('<figure class="seen">') == 1
+    for left_out, groups in enumerate(((-1, 0, 0), (0, -1, 0))):
+        grouped = []
+        for one in runs:
+            (result,) = one.results
+            grouped.append(replace(one, results=(replace(result, groups=groups),)))
+        html = write_report(tmp_path / "grouped", grouped, items).read_text()
+        assert f"wrong {left_out}</div>" not in html
+        assert html.count('<figure class="seen">') == 1
 
     page = write_report(tmp_path / "out", runs, {"old": items["old"]})
     assert '<span class="scores">1 → ?</span>' in page.read_text()

@@ -10,7 +10,7 @@ from tests.refusals import command_refused, refused
 from vlmtune.cli.main import main
 from vlmtune.cli.report_trials import metric_of_sweep
 from vlmtune.report.run_report import RunReport
-from vlmtune.report.trials import read_trials, trials_csv, trials_view
+from vlmtune.report.trials import read_trials, scatter_plot, trials_csv, trials_view
 
 
 @pytest.fixture
@@ -149,6 +149,9 @@ def test_the_csv_has_full_precision_and_plots_are_of_numbers_and_of_categories(s
     numbers, categories = trials_view(trials)["plots"]
     assert numbers["rho"] == "Spearman's ρ +1.00 over 4 trials"
     assert categories["rho"] == ""
+    # A logarithmic axis would lose the dot at 0.
+    _, _, dots = scatter_plot([0.0, 0.1], [0.3, 0.4], "zero").partition("PathCollection_1")
+    assert dots.partition("matplotlib.axis_1")[0].count("<use") == 2
     assert {"True", "False"} <= set(str(categories["svg"]).replace("<", ">").split(">"))
 
 
