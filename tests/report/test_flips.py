@@ -5,7 +5,7 @@ import pytest
 from vlmtune.report import compare_with_first, write_report
 from vlmtune.report import flips as module
 from vlmtune.report.flips import flips
-from vlmtune.report.item_view import margin
+from vlmtune.report.item_view import margin, together
 from vlmtune.results import ItemRow, MetricValue, Result
 from vlmtune.types import ImageRef
 
@@ -84,6 +84,11 @@ def test_margins(item_rows, run):
     assert margin(ItemRow("a", "b", 1.0)) is None
     two = replace(before, images=before.images * 2, true=((True, False), (False, True)))
     assert margin(replace(two, scores=((1.0, 0.5), (0.75, 0.5)))) == (0.5 - 0.25) / 2
+    # Of two true captions the lower one counts, of the true images of a query the best.
+    several = replace(before, captions=("x", "y", "z"), true=((True, True, False),))
+    several = replace(several, scores=((1.0, 0.5, 0.25),))
+    assert margin(several) == 0.25
+    assert margin(replace(several, rank=1)) == 0.75
 
 
 @pytest.fixture
@@ -121,6 +126,8 @@ def test_the_images_of_a_query_are_those_of_both_runs(query, run):
         ("a.png", True, "0.25 → 0.75"),
         ("c.png", False, "? → 0.5"),
     ]
+    alone = query(0.0, 2, ("c.png", False, 0.5))  # lists no true image
+    assert [row.true for row in together([old, alone])] == [((False,), (True,), (False,))] * 2
 
 
 def test_queries_that_the_metric_does_not_count_are_shown_and_right_if_the_first_is_true(

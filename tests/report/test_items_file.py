@@ -66,9 +66,9 @@ def test_a_file_of_another_tool_needs_few_columns(tmp_path):
     assert second == ItemRow("8", "cola", 0.0)
     scores = [float("nan"), 0.5, float("-inf")]
     cells = {"files": ["a.png"], "captions": list("xyz"), "true": [True, False, False]}
-    (tmp_path / "theirs.jsonl").write_text(line(**cells, scores=scores))
+    (tmp_path / "theirs.jsonl").write_text(line(**cells, scores=scores, outcome=-0.5))
     (row,) = read_items(tmp_path / "theirs.jsonl")["b"]
-    assert row.scores == ((None, 0.5, None),)
+    assert (row.scores, row.outcome) == (((None, 0.5, None),), -0.5)  # an outcome may be a cosine
 
 
 def test_parquet_without_pyarrow_is_refused(monkeypatch, tmp_path):
