@@ -51,6 +51,11 @@ def test_the_same_items_in_another_order_are_compared_and_means_over_groups_stay
     mine = replace(mine, results=(grouped,))
     run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((1.0, 0.0, 1.0, 0.0))}, [(mine, {})])
     assert run.results[0].metrics["accuracy"].value == 0.875
+    # The formula of the interval is of a plain mean.
+    pairs = replace(mine, results=(replace(grouped, degree=2),))
+    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((1.0, 0.0, 1.0, 0.0))}, [(pairs, {})])
+    metric = run.results[0].metrics["accuracy"]
+    assert (metric.value, metric.low, metric.high) == (0.875, None, None)
 
 
 def test_equal_grades_have_the_same_interval_and_nothing_else_of_the_other_run(mine):

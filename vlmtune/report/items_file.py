@@ -131,7 +131,7 @@ def part_names(items: Items, benchmark: str) -> list[str]:
 
     Example:
         >>> row = (ItemRow("a/b/0", "a/b", 1.0, rank=1),)
-        >>> part_names({"a": (), "a/b": row, "ab": ()}, "a")
+        >>> part_names({"a": (), "a/b": row, "a/c": (), "ab": ()}, "a")
         ['a/b']
     """
     names = []
