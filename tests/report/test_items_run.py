@@ -6,6 +6,7 @@ import torch
 
 from tests.refusals import refused
 from vlmtune.cli.main import main
+from vlmtune.metrics.cluster_robust import cluster_robust_mean
 from vlmtune.metrics.intervals import bootstrap_mean
 from vlmtune.report.items_file import write_items
 from vlmtune.report.items_run import run_of_items
@@ -68,6 +69,13 @@ def test_equal_grades_have_the_same_interval_and_nothing_else_of_the_other_run(m
     mine = replace(mine, results=(replace(result, runs=(grades,)),))
     run, _, _ = run_of_items(Path("t.csv"), {"cola": rows(grades)}, [(mine, {})])
     assert run.results == (replace(result, readings=()),)
+    # Grades of items that share images are not resampled one by one.
+    shared = replace(result, clusters=(0, 0, 1, 1))
+    mine = replace(mine, results=(shared,))
+    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows(grades)}, [(mine, {})])
+    values = torch.tensor(grades, dtype=torch.float64)
+    metric = cluster_robust_mean(values, torch.tensor([0, 0, 1, 1]), 0.25)
+    assert run.results[0].metrics["map"] == metric
 
 
 @pytest.mark.parametrize(
@@ -94,6 +102,13 @@ def test_graded_outcomes_have_no_accuracy_and_items_different_ids():
     assert run.results[0].metrics["outcome"].value == 0.375
     run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((0.5, -0.25))}, [])
     assert run.results[0].metrics["outcome"].unit == "cosine"
+    # Of three items the first, with two images, shares one with the last.
+    first, second, third = rows((1.0, 0.0, 1.0))
+    images = [ImageRef(Path(f"{name}.png")) for name in "abc"]
+    first = replace(first, images=tuple(images[:2]), true=((True,),) * 2, scores=((None,),) * 2)
+    listed = (first, replace(second, images=(images[2],)), replace(third, images=(images[1],)))
+    run, _, _ = run_of_items(Path("t.csv"), {"cola": listed}, [])
+    assert run.results[0].clusters == (0, 1, 0)
     with refused("expected items in t.csv, got none"):
         run_of_items(Path("t.csv"), {}, [])
     with refused("expected items of different ids in t.csv"):
