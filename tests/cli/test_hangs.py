@@ -75,7 +75,7 @@ def test_what_may_be_read_or_fails_elsewhere_passes(tmp_path, text):
     check_yaml(tmp_path / "fit.yaml")
     check_yaml(tmp_path / "absent.yaml")
     (tmp_path / "tabs.json").write_text('{\n\t"a": 1\n}')
-    check_yaml(tmp_path / "tabs.json")
+    assert read_yaml(tmp_path / "tabs.json") == {"a": 1}
 
 
 @pytest.mark.parametrize(

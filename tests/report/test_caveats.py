@@ -54,6 +54,9 @@ def test_counts_and_missing_intervals_are_listed(run_of):
     texts = [caveat.text for caveat in caveats([made("a", three), made("b", three)])]
     lacking = [f"accuracy has no {thing}" for thing in ("chance level", "interval")]
     assert texts == [*lacking, "pairs alike: 3 of 9"]
+    known = run_of("c", accuracy=score(0.5, 0.4, 0.6, n=9))
+    texts = [caveat.text for caveat in caveats([made("a", three), known])]
+    assert texts == ["accuracy has no chance level", "pairs alike: 3 of 9 (a)"]
     without = run_of("b", accuracy=MetricValue(0.5, 9))
     for others in ([without], [without, run_of("text", True, accuracy=MetricValue(0.5, 9))]):
         texts = [caveat.text for caveat in caveats([made("a", three), *others])]

@@ -4,6 +4,7 @@ In: a path or a text. Out: the values in it. Never: a named pipe, or aliases tha
 values than memory holds.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -28,7 +29,11 @@ def read_yaml(path: Path) -> Any:
     """Reads a YAML file; raises `UserError` if it cannot be read or is not YAML."""
     check_yaml(path)
     with reading(path, "YAML"):
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":  # it may have tabs, which YAML forbids
+            with contextlib.suppress(ValueError):
+                return json.loads(text)
+        return yaml.safe_load(text)
 
 
 def read_value(text: str) -> Any:
@@ -104,7 +109,7 @@ def check_yaml(path: str | Path) -> None:
         node = yaml.compose(text, yaml.SafeLoader)
         values = 0.0 if node is None else _values(node, {})
     except (ValueError, yaml.YAMLError) as error:
-        if path.suffix == ".json":  # it may have tabs, which YAML forbids
+        if path.suffix == ".json":  # it may have tabs
             return
         line = " ".join(str(error).split()).replace('in "<unicode string>", ', "in ")
         raise UserError(f"expected YAML in {path}, got {line}: correct it") from error
