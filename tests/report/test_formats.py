@@ -61,7 +61,7 @@ def test_latex_prints_the_signs_of_a_name():
     ("name", "written"),
     [
         ("\x1b[31mred\x1b]0;t\x07", r"\x1b[31mred\x1b]0;t\x07"),
-        *((name, f"'{name}") for name in ('=HYPERLINK("evil")', "+1", "-1", "@SUM(A1)")),
+        *((name, f"'{name}") for name in ('=HYPERLINK("evil")', " =1", "+1", "-1", "@SUM(A1)")),
     ],
 )
 def test_a_name_commands_neither_a_terminal_nor_a_spreadsheet(make_run, name, written):
