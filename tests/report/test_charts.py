@@ -39,6 +39,11 @@ def test_cosines_begin_in_the_middle_and_what_lacks_an_interval_or_chance_is_dra
     lane = result.lines[0].lanes[0]
     assert result.lines[0].chance is None
     assert lane.low == lane.at == lane.high == pytest.approx(100 / 1.05, abs=0.01)
+    # What random scores reach is on the axis, too: 4 of 1.05 times 16.
+    ranked = [row(MetricValue(4.0, 3, 16.0, unit="rank"))]
+    (line,) = chart(ranked, [Label("", "")], ["one"], [0]).lines
+    assert line.chance == pytest.approx(100 / 1.05, abs=0.01)
+    assert line.lanes[0].at == pytest.approx(25 / 1.05, abs=0.01)
     zero = MetricValue(0.0, 5, unit="rank")
     assert chart([row(zero)], [Label("", "")], ["one"], [0]).lines[0].lanes[0].at == 0.0
 

@@ -90,3 +90,11 @@ def test_three_groups_make_a_family():
     (family,), others = families(rows)
     assert len(family.members) == 3
     assert [one.metric for one in others] == ["acc/a"]
+
+
+def test_distributions_share_an_axis_unless_one_is_eight_times_as_wide(views_of):
+    """The widths are 10, 1 and 70: 10 is more than eight times 1, 70 less than eight times 10."""
+    changes = [{"series": {"margin": (0.0, width)}} for width in (10.0, 1.0, 70.0)]
+    (section,) = views_of(*changes)
+    listed = [[run["name"] for run in plot["runs"]] for plot in section["series"]]
+    assert listed == [["run 0", "run 2"], ["run 1"]]
