@@ -160,7 +160,7 @@ def items_of(report: Path, results: Sequence[Result]) -> Items:
     for result in results:
         rows = items.get(result.benchmark, ())
         # A later evaluation without --items leaves the items of the earlier one in its folder.
-        if rows and not _have_outcomes(rows, result.outcomes):
+        if rows and result.outcomes and not _have_outcomes(rows, result.outcomes):
             print(
                 f"vlmtune: warning: {file} is of another evaluation than {report}, so its items "
                 "are left out",
