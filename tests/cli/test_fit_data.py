@@ -10,7 +10,7 @@ import pytest
 from tests.refusals import command_refused, refused
 from tests.runs import QUIET
 from tests.tiny import fit_config, halves, write_arrow
-from vlmtune.cli.fit_data import with_shards
+from vlmtune.cli.fit_data import _from_home, with_shards
 from vlmtune.cli.main import main
 from vlmtune.data.schema import read_manifest
 from vlmtune.data.shards import ShardSet, read_headers
@@ -70,6 +70,12 @@ def test_a_table_is_trained_on_and_built_once(table, model_folder, monkeypatch, 
     assert (folder / "manifest.json").stat().st_mtime_ns == written
     saved = (table.parent / "a/run/config.yaml").read_text()
     assert f"path: ~/.cache/vlmtune/tables/{folder.name}" in saved
+
+
+@pytest.mark.parametrize("home", ["/", "/home/me"])  # containers may have the first one
+def test_the_home_folder_is_not_in_a_config(home, monkeypatch):
+    monkeypatch.setenv("HOME", home)
+    assert _from_home(Path(home, ".cache/a")) == "~/.cache/a"
 
 
 def test_another_content_or_option_is_another_build(table):

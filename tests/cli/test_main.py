@@ -243,15 +243,16 @@ def test_the_advice_is_of_the_weights_in_the_table(write_config, tmp_path, capsy
     """Of the number that the best checkpoint is kept by, the first step has the highest."""
     score = {"class_path": "tests.cli.test_main.Falling"}
     best = {"filename": "best", "monitor": "score", "mode": "max", "save_last": True}
-    saving = keeping(**best, dirpath=str(tmp_path), every_n_train_steps=1)
+    folder = tmp_path / "my runs"
+    saving = keeping(**best, dirpath=str(folder), every_n_train_steps=1)
     path = write_config(trainer={"callbacks": ["plugins/evaluation.yaml", score, saving]})
     assert main(["fit", "--config", str(path)]) == 0, capsys.readouterr().err
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "weights of step 2, the last"
     assert lines[-3:] == [
-        f"checkpoint: {tmp_path / 'last.ckpt'} (weights of step 2)",
-        f"best: {tmp_path / 'best.ckpt'} (weights of step 1, score -1)",
-        f"next: vlmtune export {tmp_path / 'last.ckpt'} --out FOLDER",
+        f"checkpoint: {folder / 'last.ckpt'} (weights of step 2)",
+        f"best: {folder / 'best.ckpt'} (weights of step 1, score -1)",
+        f"next: vlmtune export '{folder / 'last.ckpt'}' --out FOLDER",
     ]
 
 

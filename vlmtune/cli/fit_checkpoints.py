@@ -3,6 +3,7 @@
 In: a trainer whose run has ended. Out: a path, and lines to print. Never: a change of a file.
 """
 
+import shlex
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -71,4 +72,4 @@ def checkpoint_lines(trainer: pl.Trainer) -> list[str]:
     module = adaptation(trainer.lightning_module)
     packages = foreign_packages(module.backbone.spec(), module.adapter.spec())
     more = " ".join(["", "--packages", *packages]) if packages else ""
-    return [*lines, f"next: vlmtune export {shown} --out FOLDER{more}"]
+    return [*lines, f"next: vlmtune export {shlex.quote(shown)} --out FOLDER{more}"]

@@ -125,7 +125,7 @@ def _shards(value: str, options: Sequence[str]) -> str:
 
 def _from_home(path: Path) -> str:
     """The path with ~ for the home folder, as it comes into exports that are published."""
-    return str(path).replace(str(Path.home()), "~", 1)
+    return str("~" / path.relative_to(Path.home()))
 
 
 def _hub_tables(value: str) -> Path | None:

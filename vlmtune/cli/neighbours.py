@@ -5,6 +5,7 @@ Never: a change of the shards.
 """
 
 import argparse
+import shlex
 import sys
 
 from vlmtune.cli.plugins import model_of
@@ -29,8 +30,9 @@ def run(options: argparse.Namespace) -> None:
     )
     print(cache.folder)
     mined = f"{MinedNeighbours.__module__}.{MinedNeighbours.__name__}"
+    folder = shlex.quote(str(cache.folder))
     # Scripts read the folder from stdout.
     print(
-        f"next: vlmtune fit ... --data.mined {mined} --data.mined.cache {cache.folder}",
+        f"next: vlmtune fit ... --data.mined {mined} --data.mined.cache {folder}",
         file=sys.stderr,
     )
