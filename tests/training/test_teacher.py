@@ -20,25 +20,25 @@ pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWar
 NEEDS = frozenset({"embedded", "teacher"})
 
 
-def toy_teacher(whole=False):
-    backbone, adapter = Toy(), Together()
+def toy_teacher(whole=False, kind=Together):
+    backbone, adapter = Toy(), kind()
     adapter.attach(backbone)
     return Teacher(backbone, adapter, whole)
 
 
-def taught(made, group, whole=False):
-    scores = TrainingScores(Toy(), Tune(), AllPairs(), NEEDS, teacher=toy_teacher(whole))
+def taught(made, group, whole=False, kind=Together):
+    scores = TrainingScores(Toy(), Tune(), AllPairs(), NEEDS, teacher=toy_teacher(whole, kind))
     return scores.adapter, scores.shard(made, group, torch.Generator())
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_the_teacher_scores_the_pairs_of_a_group_or_all(whole):
+@pytest.mark.parametrize(("whole", "kind"), [(False, Together), (True, Together), (False, Tune)])
+def test_the_teacher_scores_the_pairs_of_a_group_or_all(whole, kind):
     made = batch(groups((3,))[0])
-    _, shard = taught(made, ProcessGroup(), whole)
+    _, shard = taught(made, ProcessGroup(), whole, kind)
     got = shard.rows.teacher
     assert shard.columns.teacher is got
     assert not got.values.requires_grad
-    model = toy_teacher()
+    model = toy_teacher(kind=kind)
     features = [model.features.encode_batch(side, made) for side in ("image", "text")]
     for i in range(len(made.image_ids)):
         for j in range(len(made.texts)):
