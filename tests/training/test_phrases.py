@@ -40,7 +40,11 @@ def test_phrases_are_scored_as_texts_are(chunk):
     cosines = normalize(image, dim=1) @ unit.T
     torch.testing.assert_close(rows.phrases.values, adapter.log_scale.exp() * cosines)
     torch.testing.assert_close(rows.phrases.text, unit)
-    assert rows.phrases.truth.equal(made.targets.truth)
+    truth = made.targets.truth
+    assert rows.phrases.truth.equal(truth)
+    # Phrases of other groups are no foils.
+    assert rows.phrases.foils.equal(made.targets.same_group & ~truth)
+    assert not rows.phrases.foils.equal(~truth)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
