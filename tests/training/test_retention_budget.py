@@ -33,6 +33,13 @@ class Near(ColaMulti):
         return Result(self.name, "1", "near", {"near": MetricValue(value, 9, unit=self.unit)})
 
 
+class Still(Near):
+    """A benchmark whose number never changes."""
+
+    def evaluate(self, scores):
+        return super().evaluate(0 * scores)
+
+
 @pytest.fixture
 def near(cola):
     return cola("near", Near)
@@ -46,22 +53,29 @@ def said(caplog):
 @pytest.fixture
 def run(model_folder, shards, tmp_path, near):
     def made(
-        action: Action = "warn", max_drop=DROP, callbacks=(), every=2, adapter=None, **options
+        action: Action = "warn",
+        max_drop=DROP,
+        callbacks=(),
+        every=2,
+        adapter=None,
+        others=(),
+        **options,
     ):
         probe = module(model_folder, adapter or LinearProbe(initial_scale=10.0), [InfoNCE()])
-        budget = RetentionBudget([near], max_drop, action, every)
+        budget = RetentionBudget([near, *others], max_drop, action, every)
         trainer, _ = fit(probe, shards, tmp_path, callbacks=(budget, *callbacks), **options)
         return probe, budget, trainer
 
     return made
 
 
-def test_it_warns_once_a_check_and_changes_nothing(run, model_folder, shards, tmp_path, said):
+def test_it_warns_once_a_check_and_changes_nothing(run, cola, model_folder, shards, tmp_path, said):
     plain = module(model_folder, LinearProbe(initial_scale=10.0), [InfoNCE()])
     fit(plain, shards, tmp_path / "plain")
-    probe, budget, _ = run(every=4)
+    probe, budget, _ = run(every=4, others=[cola("still", Still)])
     assert [line.split(":")[0] for line in said()] == ["step 4", "step 6"]
-    ((fall, name, before, now),) = budget.drops
+    (fall, name, before, now), still = budget.drops
+    assert still == (0.0, "still", 1.0, 1.0)
     assert (name, before) == ("near", 1.0)
     assert fall == 1 - now > DROP
     numbers = f"100.0% before training to {now:.1%}, {100 * fall:.1f} points of 5 allowed"

@@ -67,7 +67,7 @@ class TrainedWeights(pl.LightningModule):
         }
         checkpoint[MEASURED] = {}
         for name, value in self.trainer.callback_metrics.items():
-            checkpoint[MEASURED][name] = value.cpu()
+            checkpoint[MEASURED][name] = torch.as_tensor(value, device="cpu")
         if self.average_teacher is not None:
             checkpoint[AVERAGE_TEACHER] = self.average_teacher.saved()
 
