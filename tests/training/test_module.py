@@ -102,6 +102,8 @@ def test_a_fit_drops_out_updates_and_nothing_of_the_backbone(model_folder, shard
         runs.append(fit(made, shards, tmp_path, steps=4)[1].losses)
         modes = {type(part).__name__ for part in made.backbone.modules() if part.training}
         assert modes == {"LowRank"}
+        made.eval()
+        assert not any(part.training for part in made.modules())
     assert runs[0][0] == runs[1][0]  # an update is zero at the start
     assert runs[0] != runs[1]
 

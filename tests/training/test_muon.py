@@ -38,9 +38,9 @@ def test_a_matrix_takes_the_step_of_torch(shape):
 
 def test_a_kernel_is_a_matrix_for_each_offset():
     torch.manual_seed(0)
-    kernel, _ = parameters(4, 6, 3, 3)
+    kernel, _ = parameters(4, 6, 7, 3)  # an offset is no part of the size of a matrix
     matrices = [nn.Parameter(kernel.detach()[:, :, i, j].clone()) for i, j in ((0, 2), (1, 1))]
-    kernel.grad = torch.randn(4, 6, 3, 3)
+    kernel.grad = torch.randn(4, 6, 7, 3)
     for matrix, (i, j) in zip(matrices, ((0, 2), (1, 1)), strict=True):
         matrix.grad = kernel.grad[:, :, i, j].clone()
     Muon([kernel]).step()

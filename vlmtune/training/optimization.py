@@ -57,8 +57,8 @@ def warmup_cosine(steps: int, warmup: float, final: float) -> Callable[[int], fl
         final: The fraction it falls to.
 
     Example:
-        >>> [warmup_cosine(6, 0.5, 0.2)(step) for step in (2, 4, 6)]
-        [1.0, 0.8, 0.2]
+        >>> [warmup_cosine(6, 0.5, 0.2)(step) for step in (2, 4, 6, 8)]
+        [1.0, 0.8, 0.2, 0.2]
     """
     rise = max(1, round(warmup * steps))
     fall = max(1, steps - rise)
