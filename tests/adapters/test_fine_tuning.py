@@ -66,6 +66,13 @@ def test_rates_of_layers(family):
     assert scales[id(model.text_tower.embedding.weight)] == 0.0625
 
 
+def test_rates_of_layers_need_no_tower_that_stays_frozen():
+    adapter, model = attached(FullFineTuning(image=False, decay=0.5), "align")
+    assert model.image_tower is None
+    scaled = {id(parameter) for parameter, _ in adapter.lr_scales()}
+    assert scaled == {id(p) for p in model.parameters() if p.requires_grad}
+
+
 def test_tokens_of_clip_are_normed_and_projected():
     adapter, model = attached(FullFineTuning(tokens=True))
     image = model.encode_image(pixels(), adapter.image_input)

@@ -2,6 +2,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from timm.models import save_for_hf
 
 from tests.backbones.hf_models import pixels, write_timm
 from tests.refusals import refused
@@ -73,8 +74,26 @@ def test_a_classifier_may_be_a_convolution_a_pair_or_absent():
     got = TimmClassifier(convolution, ("a", "b", "c"))(features)
     wanted = features @ convolution.weight[:, :, 0, 0].T + convolution.bias
     torch.testing.assert_close(got, wanted)
-    for name, classes in (("test_vit", 0), ("levit_128s", 1000)):
+    small = {"layers": (1, 1, 1, 1), "embed_dims": (8, 8, 8, 8), "hidden_sizes": (4, 4, 4, 4)}
+    network, image = timm.create_model("sequencer2d_s", **small).eval(), torch.randn(1, 3, 224, 224)
+    with torch.no_grad():
+        wanted, classifier = network(image), take_classifier(network)
+        torch.testing.assert_close(classifier(network(image)), wanted)
+    # CrossViT takes the mean of two, VOLO adds scores of its patches.
+    without = (("test_vit", 0), ("levit_128s", 1000), ("crossvit_tiny_240", 9), ("volo_d1_224", 9))
+    for name, classes in without:
         assert take_classifier(timm.create_model(name, num_classes=classes)) is None
+
+
+def test_a_network_without_a_final_norm_gives_its_last_stage(tmp_path):
+    options = {"embed_dim": 12, "stages": (1, 1, 1, 1), "num_heads": 1, "num_classes": 5}
+    network = timm.create_model("hiera_tiny_224", **options).eval()
+    save_for_hf(network, tmp_path, model_args=options, safe_serialization=True)
+    backbone, images = TimmImage(str(tmp_path)), torch.randn(1, 3, 224, 224)
+    with torch.no_grad():
+        stages = network.forward_intermediates(images, intermediates_only=True)
+    got = backbone.encode_image(images, FeatureSpec("tokens", -1)).values
+    torch.testing.assert_close(got, stages[-1].flatten(2).mT, **CLOSE)
 
 
 def test_states_have_the_class_token(folder):

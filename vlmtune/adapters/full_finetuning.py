@@ -84,8 +84,11 @@ class FullFineTuning(DualAdapter[Features, Features]):
 
     @override
     def attach(self, backbone: Backbone) -> None:
-        if self.gives_tokens or self.decay is not None:
+        # Token embeddings need both towers, rates by block the trained ones.
+        by_block = self.decay is not None
+        if self.gives_tokens or (by_block and self.trains_image):
             self.image_tower = image_tower(backbone)
+        if self.gives_tokens or (by_block and self.trains_text):
             self.text_tower = text_tower(backbone)
         super().attach(backbone)
         # Both sides are found before any weight is unfrozen, as a tower may share some.

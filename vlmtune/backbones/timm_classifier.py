@@ -30,13 +30,17 @@ class TimmClassifier:
 
 
 def take_classifier(network: Any) -> TimmClassifier | None:
-    """Takes the classifier off a network; None where it has none, or the mean of two."""
+    """Takes the classifier off a network; None where its scores need more than pooled features."""
     head = network.get_classifier()
+    # Sequencer's classifier holds the pooling too, and the reset below empties it.
+    head = getattr(head, "fc", head)
     # Labels are read first: the reset forgets how many classes there were.
     labels = _labels(network)
     network.reset_classifier(0)
-    # LeViT and distilled DeiT give a pair of classifiers, self-supervised models an identity.
-    if not isinstance(head, nn.Module) or isinstance(head, nn.Identity):
+    # LeViT and distilled DeiT give a pair of classifiers, CrossViT a list of them, VOLO adds one of
+    # its patches, and self-supervised models give an identity.
+    is_one = isinstance(head, nn.Module) and not isinstance(head, nn.ModuleList)
+    if not is_one or hasattr(network, "aux_head") or isinstance(head, nn.Identity):
         return None
     return TimmClassifier(head.float().eval().requires_grad_(False), labels)
 

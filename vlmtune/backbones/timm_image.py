@@ -16,6 +16,8 @@ from jaxtyping import Float
 from timm.data.config import resolve_model_data_config
 from timm.data.transforms_factory import create_transform
 from timm.models import is_model, parse_model_name
+from timm.models.hiera import Hiera
+from timm.models.hieradet_sam2 import HieraDet
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from typing_extensions import override
@@ -55,7 +57,8 @@ class TimmImage(Backbone):
         labels: The classes of the classifier: those that the model's config names, ImageNet's
             WordNet ids for as many outputs as it has classes, or else numbers from "0" on. Empty
             without a classifier: for self-supervised weights, for weights from a file, whose
-            classifier is left out, and for models that average two classifiers.
+            classifier is left out, and for models whose scores need more than pooled features, as
+            those that average two classifiers.
 
     Example:
         >>> backbone = TimmImage("vit_tiny_patch16_224", "random")
@@ -84,6 +87,8 @@ class TimmImage(Backbone):
         transform: Any = create_transform(**self._data, is_training=False)
         self.preprocess = transform
         self.image_tower = self._tower = _tower(self.model, self._dtype)
+        # These have no norm after the last stage, and refuse to be asked for one.
+        self._norms = not isinstance(network, Hiera | HieraDet)
         self._layers = 0
         if hasattr(network, "forward_intermediates"):
             self._layers = len(network.feature_info)
@@ -132,7 +137,7 @@ class TimmImage(Backbone):
         (maps,) = self.model.forward_intermediates(
             pixels,
             indices=[self._layers + layer],
-            norm=layer == -1,
+            norm=self._norms and layer == -1,
             stop_early=True,
             output_fmt="NCHW",  # the one format that every model has
             intermediates_only=True,
