@@ -4,7 +4,9 @@ import itertools
 
 import pytest
 import torch
+from torch.nn.functional import normalize
 
+from tests.adapters.families import TEXTS, attached, near
 from tests.adapters.fused import (
     LENGTHS,
     STYLES,
@@ -14,8 +16,6 @@ from tests.adapters.fused import (
     same_values_and_gradients,
 )
 from vlmtune.adapters import MMAdapter, MMPred
-from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.types import Tokens
 
 
 def naive_pair(adapter, patches, words, length):
@@ -54,17 +54,19 @@ def test_values_and_gradients_equal_the_double_loop(cosine, norm_first, masked):
         torch.testing.assert_close(adapter(image, text).values, want.detach())
 
 
+@pytest.mark.parametrize("family", ["open_clip", "siglip"])
 @torch.no_grad()
-def test_it_can_read_the_embeddings_of_words(model_folder):
-    backbone = OpenClip(str(model_folder))
-    adapter = MMAdapter(text_layer="words")
-    adapter.attach(backbone)
-    tower, captions = backbone.text_tower, ["red cube", "cube red"]
-    assert tower is not None
-    texts = backbone.encode_text(captions, adapter.text_input)
-    assert isinstance(texts, Tokens)
-    words = tower.start(tower.words(captions))
-    assert texts.trimmed().values.equal(words.trimmed().values)
+def test_it_can_read_the_embeddings_of_words(family):
+    adapter, model = attached(MMAdapter(text_layer="words"), family)
+    tower, (lead, trail) = model.text_tower, model.text_special
+    prepared = adapter.prepare_text(model.encode_text(TEXTS, adapter.text_input))
+    for i, text in enumerate(TEXTS):
+        # Whether or not the tower reads padding, that is no word.
+        words = tower.words([text])
+        states = tower.start(words).values[0, : words.token_count]
+        want = normalize(states[lead : len(states) - trail], dim=1).mean(dim=0)
+        near(prepared.pooled[i], want)
+        near(prepared.tokens[i : i + 1].trimmed().values, adapter.encoder.pack(states[None]))
 
 
 @pytest.mark.parametrize("style", STYLES)

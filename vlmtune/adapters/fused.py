@@ -24,7 +24,13 @@ from vlmtune.adapters.fusion_styles.base import (
 )
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.fusion_styles.mdetr import Mdetr
-from vlmtune.adapters.towers import check_blocks, fusion_of, word_embeddings
+from vlmtune.adapters.towers import (
+    check_blocks,
+    fusion_of,
+    text_tower,
+    with_positions,
+    word_embeddings,
+)
 from vlmtune.backbones.base import Backbone, Fusion
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, PooledTokens, Tokens
@@ -97,7 +103,8 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
     @override
     def attach(self, backbone: Backbone) -> None:
         if self.from_words:
-            self.text_input = word_embeddings(backbone)
+            self.text_tower = text_tower(backbone)
+            self.text_input = word_embeddings(self.text_tower)
         if self.replaces:
             self.fusion = fusion_of(backbone, "joined")
             check_blocks(self.replaces, len(self.fusion.blocks), "replaces")
@@ -130,6 +137,8 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
     def prepare_text(self, text: Tokens) -> PooledTokens:
         text = text.trimmed()
         if self.fusion is None:
+            if text.ids is not None:
+                text = with_positions(self.text_tower, text)
             words = self._fusible(text)
             prepared = self.style.prepare_text(words, self.query)
         else:

@@ -14,9 +14,9 @@ from torch.nn.functional import layer_norm, normalize, one_hot
 from typing_extensions import override
 
 from vlmtune.adapters.base import JointAdapter, PairScores, Scale, Vectors
-from vlmtune.adapters.towers import each_token, image_tower, run_all, text_tower
+from vlmtune.adapters.towers import each_token, fills_texts, image_tower, run_all, text_tower
 from vlmtune.adapters.words import masked_mean, word_mask
-from vlmtune.backbones.base import Backbone, TextTower, Tower
+from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.types import FeatureSpec, PooledTokens, Tokens
 
@@ -92,7 +92,7 @@ class LateInteraction(JointAdapter[Tokens, Tokens, PooledTokens]):
     def attach(self, backbone: Backbone) -> None:
         self.text_tower = text_tower(backbone)
         # A state of a tower that reads padding no longer tells which tokens are words.
-        if _fills_texts(self.text_tower):
+        if fills_texts(self.text_tower):
             self.text_input = FeatureSpec("words")
         super().attach(backbone)
         self.image_tower = image_tower(backbone)
@@ -188,13 +188,6 @@ class LateInteraction(JointAdapter[Tokens, Tokens, PooledTokens]):
             return last.values.new_zeros(len(last), 0)
         with torch.no_grad():
             return normalize(tower.finish(last), dim=1)
-
-
-def _fills_texts(tower: TextTower) -> bool:
-    """Whether a tower fills texts up with padding that its tokens see, as SigLIP's does."""
-    device = tower.embedding.weight.device
-    word = torch.zeros(1, 1, tower.width, device=device)
-    return tower.start(Tokens.full(word)).token_count > 1
 
 
 def _zero(width: int, embed_dim: int) -> nn.Linear:

@@ -85,9 +85,25 @@ def _refuse(backbone: Backbone, modality: Literal["image", "text"], other: str =
     )
 
 
-def word_embeddings(backbone: Backbone) -> FeatureSpec:
-    """The states of texts before the first block: embeddings of tokens and of their positions."""
-    return FeatureSpec("state", -1 - text_tower(backbone).layers)
+def fills_texts(tower: TextTower) -> bool:
+    """Whether a tower fills texts up with padding that its tokens see, as SigLIP's does."""
+    device = tower.embedding.weight.device
+    word = torch.zeros(1, 1, tower.width, device=device)
+    return tower.start(Tokens.full(word)).token_count > 1
+
+
+def word_embeddings(tower: TextTower) -> FeatureSpec:
+    """What texts are before the first block; `with_positions` adds positions that it lacks."""
+    # A state of a tower that reads padding no longer tells which tokens are words.
+    if fills_texts(tower):
+        return FeatureSpec("words")
+    return FeatureSpec("state", -1 - tower.layers)
+
+
+def with_positions(tower: TextTower, words: Tokens) -> Tokens:
+    """Adds positions to word embeddings; padding that the tower fills texts with is cut."""
+    state = tower.start(words)
+    return words.with_values(state.cut(words.token_count).values)
 
 
 def run_last(tower: Tower, state: Tokens, count: int) -> Tokens:
