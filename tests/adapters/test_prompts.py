@@ -120,26 +120,28 @@ def moved(adapter, model) -> set[str]:
     return {n for n, p in adapter.named_parameters() if not p.equal(before[n])}
 
 
+@pytest.mark.parametrize("family", ["open_clip", "siglip"])  # class token, pooled patches
 @pytest.mark.parametrize("coupled", [True, False])
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_images_are_those_of_a_plain_loop(coupled, depth):
-    adapter, model = attached(DeepPrompts(length=2, depth=depth, coupled=coupled))
-    image = embedded(adapter, model)[0]
-    visual = model.model.visual
+def test_images_are_those_of_a_plain_loop(coupled, depth, family):
+    adapter, model = attached(DeepPrompts(length=2, depth=depth, coupled=coupled), family)
+    tower, image = model.image_tower, embedded(adapter, model)[0]
     prompts = adapter.image_prompts()
     assert prompts.shape == (depth, 2, 24)
     tokens = model.encode_image(pixels(), FeatureSpec("state", -4)).values
-    for number, block in enumerate(visual.transformer.resblocks):
+    count = tokens.shape[1]
+    for number in range(tower.layers):
         if number < depth:
-            tokens = torch.cat([tokens[:, :17], prompts[number].repeat(4, 1, 1)], dim=1)
-        tokens = block(tokens)
-    near(image, visual.ln_post(tokens[:, 0]) @ visual.proj)
+            tokens = torch.cat([tokens[:, :count], prompts[number].repeat(4, 1, 1)], dim=1)
+        tokens = tower.run(Tokens.full(tokens), number, number + 1).values
+    near(image, tower.finish(Tokens.full(tokens[:, :count])))
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_texts_are_those_of_a_plain_loop(depth):
-    adapter, model = attached(DeepPrompts(length=2, depth=depth))
+    adapter, model = attached(DeepPrompts(length=2, depth=depth, init="a red cube"))
     network = model.model
+    near(adapter.text[0], word_embeddings(model.text_tower, "a red", model.text_special))
     for row, caption in enumerate(TEXTS):
         words = model.text_tower.words([caption]).values
         tokens = torch.cat([words[:, :1], adapter.text[0][None], words[:, 1:]], dim=1)

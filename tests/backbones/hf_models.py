@@ -222,10 +222,10 @@ def write_align(path, seed=0):
     return path
 
 
-def write_timm(path, seed=0):
+def write_timm(path, seed=0, **more):
     """A plain vision transformer of timm, as the hub holds it."""
     options = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 3}
-    options |= {"num_heads": 2, "num_classes": 5}
+    options |= {"num_heads": 2, "num_classes": 5, **more}
     torch.manual_seed(seed)
     model = _randomised(timm.create_model("vit_tiny_patch16_224", **options), seed)
     model.pretrained_cfg |= {"input_size": (3, 32, 32), "mean": (0.5, 0.4, 0.3)}

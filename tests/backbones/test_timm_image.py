@@ -139,6 +139,16 @@ def test_a_file_fills_all_but_the_classifier_and_random_weights_come_by_name_alo
         TimmImage("test_vit", "nowhere.pt")
 
 
+def test_the_fingerprint_knows_the_pooling(tmp_path):
+    made = []
+    for pool in ("avg", "max"):
+        folder = write_timm(tmp_path / pool, global_pool=pool)
+        made.append(TimmImage(str(folder)))
+    first, second = (backbone.encode_image(pixels(), POOLED).values for backbone in made)
+    assert not torch.allclose(first, second)
+    assert made[0].fingerprint != made[1].fingerprint
+
+
 def test_images_alone_are_embedded_and_texts_are_refused(folder):
     with refused("reads texts, got .*, which only reads images: use it with vlmtune probe"):
         load(f"timm:{folder}")

@@ -241,6 +241,17 @@ def test_every_trained_parameter_gets_a_finite_gradient(fitted):
     assert all(gradient.isfinite().all() for gradient in gradients.values())
 
 
+def test_without_pairs_each_trained_parameter_has_a_gradient_of_zero(make):
+    # A rank may have no pair, and DDP waits for its gradients.
+    made = make()
+    if not made.adapter.joint or not made.trained():
+        return
+    made.adapter.train()
+    nothing = made.adapter(*made.features(), torch.zeros(5, 4, dtype=torch.bool)).values
+    gradients = torch.autograd.grad(nothing.sum(), list(made.trained().values()))
+    assert not any(gradient.any() for gradient in gradients)
+
+
 def test_frozen_features_carry_no_gradient(make):
     made = make()
     both = (made.adapter.image_input, made.adapter.text_input)

@@ -108,7 +108,9 @@ class TimmImage(Backbone):
     @cached_property
     @override
     def fingerprint(self) -> str:
-        return digest([repr(self.model), self._data], self.model)
+        # What a network prints does not say how a transformer pools.
+        pooling = getattr(self.model, "global_pool", None)
+        return digest([repr(self.model), str(pooling), self._data], self.model)
 
     @override
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:
