@@ -336,3 +336,17 @@ def test_words_are_hidden_and_read_on_every_family_of_towers(family, tmp_path):
         without = adapter(image, text).values
     torch.testing.assert_close(without[:, 0], together[:, 0])
     assert (without[:, 1:] - together[:, 1:]).abs().min() > 1e-4
+
+
+@torch.no_grad()
+def test_padding_that_a_tower_reads_is_no_word(tmp_path):
+    backbone = tiny_backbone("siglip", tmp_path / "siglip")
+    adapter = attached(backbone, text_layer=-2, hidden_words=0.0)
+    text = backbone.encode_text(TEXTS, adapter.text_input)
+    prepared = adapter.prepare_text(text).tokens.values
+    # Its queries come from the states that the tower has with its padding.
+    state = backbone.encode_text(TEXTS, FeatureSpec("state", -2)).values
+    words = adapter.text.all(layer_norm(state, [adapter.width]), None)
+    torch.testing.assert_close(prepared[:, :, : adapter.width], adapter.queries(words))
+    has_weight = prepared[:, :, adapter.width :].any(dim=2)
+    assert has_weight.sum(dim=1).tolist() == [4, 3, 8]  # words and the end token

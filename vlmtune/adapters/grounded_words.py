@@ -20,7 +20,7 @@ from vlmtune.adapters.fusion_styles.attention import masked_softmax, split_heads
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.negations import Negations
 from vlmtune.adapters.patch_grid import coordinates, square_side, with_neighbours
-from vlmtune.adapters.towers import run_last, text_tower, tower_of_one_shape
+from vlmtune.adapters.towers import fills_texts, run_last, text_tower, tower_of_one_shape
 from vlmtune.adapters.unread_words import UnreadWords
 from vlmtune.adapters.whitened_words import WhitenedWords
 from vlmtune.backbones.base import Backbone, Tower
@@ -163,6 +163,12 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         super().attach(backbone)
         self.image_tower = tower_of_one_shape(backbone)
         self.text_tower = text_tower(backbone)
+        self.text_layer = self.text_input.layer
+        if self.from_words:
+            self.text_layer = -1 - self.text_tower.layers  # before the first block
+        elif fills_texts(self.text_tower):
+            # A state of a tower that reads padding no longer tells which tokens are words.
+            self.text_input = FeatureSpec("words")
         # Everything is computed in the text's width, by pre-norm layers.
         width = backbone.text_width
         hidden = self.hidden * width
@@ -234,11 +240,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         # The frozen score counts outside training alone, and it reads all words.
         pooled = text.values.new_zeros(len(text), 0)
         if not self.training:
-            # Word embeddings, known by their ids, lie before the first block.
-            layer = -1 - self.text_tower.layers
-            if text.ids is None:
-                layer = self.text_input.layer
-            last = self._last(self.text_tower, self._state(text), layer)
+            last = self._last(self.text_tower, self._state(text), self.text_layer)
             pooled = self._embedding(self.text_tower, last)
         counts = text.mask
         meanings = text.values.new_zeros(*counts.shape, 0)
@@ -480,8 +482,12 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         return self.queries.in_features
 
     def _state(self, text: Tokens) -> Tokens:
-        """The states of a text that are read: word embeddings have their positions added."""
-        return text if text.ids is None else self.text_tower.start(text)
+        """The states of a text that are read, of word embeddings after the blocks before them."""
+        if text.ids is None:
+            return text
+        tower = self.text_tower
+        blocks = tower.layers + 1 + self.text_layer
+        return tower.run(tower.start(text), 0, blocks)
 
     def _last(self, tower: Tower, state: Tokens, layer: int) -> Tokens:
         """The state after the last block of a frozen tower."""
