@@ -166,6 +166,11 @@ def test_scores_are_those_of_the_formula(backbone, locations, weight, leak, whit
         for j, caption in enumerate(TEXTS):
             expected = naive(*parts, image[[i]], caption, factor)
             assert scores[i, j].item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    # A text may stand for all images, as in a search.
+    images, prepared = adapter.prepare_image(image), adapter.prepare_text(text)
+    for j in range(len(TEXTS)):
+        alone = adapter.score_pairs(images, prepared[j : j + 1])
+        torch.testing.assert_close(alone, scores[:, j], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("memory", [1, 2**29])
