@@ -193,6 +193,19 @@ def test_training_reads_an_image_once_for_all_its_texts(backbone, memory):
 
 
 @torch.no_grad()
+def test_training_counts_what_hidden_words_mean_as_evaluation_does(backbone):
+    adapter = attached(backbone, meaning_weight=0.7).train()
+    awaken(adapter)
+    adapter.unread.rate = 1e3
+    image, text = states(backbone, adapter, images=3)
+    images, texts = adapter.prepare_image(image), adapter.prepare_text(text)
+    evidence, by_word = adapter._read_pairs(images.tokens, texts.tokens.values)
+    assert by_word.any()
+    want = evidence + by_word.sum(dim=1) + adapter.bias
+    torch.testing.assert_close(adapter.score_pairs(images, texts), want)
+
+
+@torch.no_grad()
 def test_a_place_moves_with_what_is_read(backbone):
     """One word that reads a single patch, and weighs x alone, scores the column of that patch."""
     adapter = attached(backbone, frozen_weight=0.0)
