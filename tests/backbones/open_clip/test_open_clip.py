@@ -431,3 +431,9 @@ def test_lengths_of_hub_tokenizers(row, inner, length, special):
     assert mask.sum().item() == length
     assert mask[0, :length].all()
     assert tokenizer.leading_and_trailing("any") == special
+
+
+def test_captions_of_a_byte_a_token_may_be_too_long():
+    tokenizer = Tokenizer(open_clip.SimpleTokenizer())
+    fits, cut = "1" * 75, "1" * 76  # CLIP reads digits one by one, and adds start and end
+    assert tokenizer.too_long([fits, cut]) == [cut]
