@@ -132,6 +132,10 @@ def test_a_reader_takes_what_a_conversion_made(mirror, name, reader):
         publish(mirror, images.addresses(Path("a.jpg"))[0], picture(Path("made.jpg")))
     downloads.download(orders([reader]), patience=SOON)
     default_reader(reader).load()
+    for image in sorted(Path("data").rglob("*.png"))[:1]:  # what a person cleans up is made again
+        image.unlink()
+        downloads.download(orders([reader]), patience=SOON)
+        assert image.is_file()
 
 
 # -- readers over what came -------------------------------------------------------------------

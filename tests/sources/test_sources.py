@@ -39,6 +39,8 @@ def is_brought(path, order):
             return True
         if file.unpack is not None and path.is_relative_to(place):
             return True
+    if any(path.is_relative_to(conversion.makes) for conversion in order.conversions):
+        return True
     brought = [images.folder for images in order.images]
     brought += [conversion.makes for conversion in order.conversions]
     by_hand = " ".join(order.source.steps)
