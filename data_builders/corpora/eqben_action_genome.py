@@ -61,7 +61,7 @@ class ActionGenomePairs(FramePairs):
         for (video, name), shown in self._shown().items():
             pairs = [
                 FramePair(Moment(a.frame), Moment(b.frame), (a.caption, b.caption))
-                for a, b in chosen(shown)
+                for a, b in chosen_pairs(shown)
             ]
             if pairs:
                 yield Clip(video, tuple(pairs), name)
@@ -108,14 +108,16 @@ class ActionGenomePairs(FramePairs):
         content.setdefault(clip.video, {})[clip.subject] = items
 
 
-def chosen(shown: Sequence[Shown]) -> Iterator[tuple[Shown, Shown]]:
-    """Yields pairs with at least two other relations; skips the frame after a chosen one.
+def chosen_pairs(shown: Sequence[Shown]) -> Iterator[tuple[Shown, Shown]]:
+    """Yields pairs with two other relations or more and another caption.
+
+    The frame after a chosen one is skipped.
 
     Example:
         >>> near, far = ((frozenset([a]), frozenset([b]), frozenset()) for a, b in ("ab", "cd"))
-        >>> frames = [Shown(1, near, "near"), Shown(2, near, "near"), Shown(3, far, "far"),
+        >>> frames = [Shown(1, near, "near"), Shown(2, far, "near"), Shown(3, far, "far"),
         ...           Shown(4, far, "far"), Shown(5, far, "far")]
-        >>> [(a.frame, b.frame) for a, b in chosen(frames)]
+        >>> [(a.frame, b.frame) for a, b in chosen_pairs(frames)]
         [(1, 3), (1, 5)]
     """
     i = 0
@@ -124,10 +126,11 @@ def chosen(shown: Sequence[Shown]) -> Iterator[tuple[Shown, Shown]]:
         while j < len(shown):
             both = zip(shown[i].relations, shown[j].relations, strict=True)
             differ = sum(a != b for a, b in both) >= _DIFFERENT
-            if differ and shown[i].caption != shown[j].caption:
+            chosen = differ and shown[i].caption != shown[j].caption
+            if chosen:
                 yield shown[i], shown[j]
                 paired = True
-            j += 2 if differ else 1
+            j += 2 if chosen else 1
         i += 2 if paired else 1
 
 
