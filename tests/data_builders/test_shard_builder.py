@@ -218,6 +218,19 @@ def test_where_every_image_is_unusable_the_list_that_the_error_names_is_there(
     assert (tmp_path / "out/left_out.txt").is_file()
 
 
+def test_a_record_of_two_bad_images_takes_its_counts_along_once(tmp_path: Path) -> None:
+    class Pairs(Files):
+        def records(self) -> Iterator[Record]:
+            for name in self.names:
+                self.counts["pairs"] += 1
+                yield group(name.partition(".")[0], images=2), [self.folder / name] * 2
+
+    (tmp_path / "0.jpg").write_bytes(encoded("JPEG"))
+    (tmp_path / "1.jpg").touch()
+    Pairs(tmp_path, ["0.jpg", "1.jpg"]).build(tmp_path / "out", progress=False, max_left_out=1.0)
+    assert read_manifest(tmp_path / "out").counts["pairs"] == 1
+
+
 def test_progress_is_shown_on_terminals_only(annotations, tmp_path, capsys, monkeypatch):
     Corpus(annotations).build(tmp_path / "plain")
     assert capsys.readouterr() == ("", "")

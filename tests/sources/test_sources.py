@@ -8,8 +8,10 @@ import yaml
 from scripts.sources_page import PAGE, page
 from vlmtune.config import ROOT
 from vlmtune.sources.addresses import request_of
+from vlmtune.sources.ledger import Ledger
 from vlmtune.sources.order import Order, orders
 from vlmtune.sources.source import source_of, sources
+from vlmtune.sources.state import missing_bytes
 
 PLUGINS = sorted(
     path
@@ -107,3 +109,9 @@ def test_names_are_escaped_once_and_files_find_their_source():
 
 def test_the_page_is_what_the_sources_say():
     assert page() == PAGE.read_text(encoding="utf-8"), "run `python -m scripts.sources_page`"
+
+
+def test_an_archive_needs_the_room_of_its_members_beside_it(tmp_path):
+    (order,) = orders(["coco_val2017"])
+    (archive,) = order.files
+    assert missing_bytes(order, Ledger(tmp_path)) == 2 * archive.bytes
