@@ -92,7 +92,7 @@ class SceneContext:
 
     def lacking(self, noun: Noun, kind: str) -> Noun | None:
         """Returns the noun with another value of the kind, at random, that the scene lacks."""
-        values = self.spec.shapes if kind == "shape" else self.kinds[kind]
+        values = self.spec.shapes if kind == "shape" else self.kinds.get(kind, ())
         for value in self.shuffled(values):
             other = noun.replaced(kind, value)
             if other.absent_from(self.scene):

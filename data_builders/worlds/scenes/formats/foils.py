@@ -50,7 +50,7 @@ def table(
 
 def _missing(context: SceneContext) -> Noun | None:
     """A shape that the scene lacks, or one with a colour."""
-    color = context.rng.choice((None,) * 4 + tuple(context.kinds["color"]))
+    color = context.rng.choice((None,) * 4 + context.spec.colors)
     attributes = (("color", color),) if color else ()
     for shape in context.shuffled(context.spec.shapes):
         noun = Noun(shape, attributes)
@@ -87,6 +87,8 @@ def _presence(context: SceneContext) -> Sentences | None:
 
 def _negation(context: SceneContext) -> Sentences | None:
     """Writes "there is a red cube", "there is a not red cube", one of which is true."""
+    if not context.kinds:  # in a world of one colour, material and so on
+        return None
     obj = context.rng.choice(context.scene.objects)
     kind = context.rng.choice(list(context.kinds))
     noun = Noun.of(obj, [kind]).replaced(kind, context.rng.choice(context.kinds[kind]))

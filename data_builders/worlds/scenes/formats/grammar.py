@@ -261,6 +261,8 @@ def _colour(context: SceneContext) -> Sentences | None:
     shown = {obj.color for obj in context.scene.objects}
     for obj in context.sole_objects():
         others = context.other_colours(obj)
+        if not others:
+            continue
         # The colour of another object is harder to tell from this one's.
         near = [color for color in others if color in shown]
         if near and context.rng.random() < 0.7:
@@ -304,7 +306,7 @@ def _presence(context: SceneContext) -> Sentences | None:
     templates = _ABSENT if denied else _PRESENT
     template = rng.choice(templates)
     kinds = rng.choice(((), ("color",), ("color",)))
-    lacking = _lacking(context, kinds)
+    lacking = _lacking(context, bool(kinds))
     if lacking is None or len(context.scene.objects) < 2:
         return None
     one, other = rng.sample(context.scene.objects, 2)
@@ -318,12 +320,12 @@ def _presence(context: SceneContext) -> Sentences | None:
     return sentences[shown], sentences[lacking]
 
 
-def _lacking(context: SceneContext, kinds: Sequence[str]) -> Noun | None:
-    """An object that the scene lacks, of these kinds of attributes."""
+def _lacking(context: SceneContext, coloured: bool) -> Noun | None:
+    """An object that the scene lacks, with a colour or without one."""
     for shape in context.shuffled(context.spec.shapes):
         noun = Noun(shape)
-        for kind in kinds:
-            noun = noun.replaced(kind, context.rng.choice(context.kinds[kind]))
+        if coloured:
+            noun = noun.replaced("color", context.rng.choice(context.spec.colors))
         if context.allows(noun) and noun.absent_from(context.scene):
             return noun
     return None

@@ -141,6 +141,20 @@ def test_engine_pairs_train_on_seen_compositions_and_build_pairs_of_images(tmp_p
     assert [group.truth.int().tolist() for group in made] == [[[1, 0], [0, 1]]] * 36
 
 
+PLAIN = {"materials": ["metal"], "sizes": ["small"], "textures": ["plain"]}
+
+
+@pytest.mark.parametrize(
+    "words", [{"colors": ["red"]}, {"colors": ["red"], **PLAIN}, {"colors": ["gray", "red"]}]
+)
+def test_a_world_of_few_words_has_sentences(words, tmp_path):
+    tables = {"train": 6, "foils": 4, "grammar": 5, "graded": 1, "max_objects": 3}
+    unseen = "A" if len(words["colors"]) > 1 else []
+    world = rendered(tmp_path / "world", SMALL | NOTHING | tables | words, unseen=unseen)
+    for table in ("foils", "grammar"):
+        assert len(rows_of(world / table / "train.csv")) > 6
+
+
 def test_one_unread_colour_alone_has_no_items_that_exchange_it():
     builder = ScenesBuilder(**SMALL | {"unread_colors": ["gray"]})
     assert {"cola_seen", "cola_unseen"} == {n for n in builder._splits() if n.startswith("cola")}
