@@ -52,11 +52,13 @@ def test_equal_file_names_in_two_folders(tmp_path):
             ["q", "", "2.jpg", "1.jpg", "x/2.jpg"],
             ["r", "", "1.jpg", "2.jpg", "y/1.jpg"],
             ["s", "", "2.jpg", "1.jpg", "y/2.jpg"],
+            ["t", "", "3.jpg", "2.jpg", "z/3.jpg"],  # which of the two is meant is unknown
         ],
     )
     assert [set(g.image_ids) for g in groups(path)] == [
         {"x/1.jpg", "x/2.jpg"},
         {"y/1.jpg", "y/2.jpg"},
+        {"z/3.jpg"},
     ]
 
 

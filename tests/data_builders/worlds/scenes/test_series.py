@@ -3,7 +3,7 @@ from dataclasses import dataclass, replace
 
 from data_builders.worlds.scenes.sampling import WorldSpec, sample_scene
 from data_builders.worlds.scenes.scene import Scene
-from data_builders.worlds.scenes.series import Canvas, Series, VariedScenes
+from data_builders.worlds.scenes.series import Canvas, SceneSeries, Series, VariedScenes
 
 CANVAS = Canvas(24, 1)
 SPEC = WorldSpec(max_objects=3)
@@ -35,3 +35,11 @@ def test_odd_scenes_show_an_unseen_composition():
     for rendered in VariedScenes(SPEC, 1, unseen).render(0, 8, CANVAS)[1::2]:
         assert unseen & {(o.color, o.shape) for o in rendered.scene.objects}
     assert len(VariedScenes(SPEC, 1, frozenset()).render(0, 8, CANVAS)) == 8
+
+
+def test_objects_that_others_hide_are_sampled_again():
+    spec = WorldSpec(min_objects=7, max_objects=7, min_visible=0.0, min_exposed=0.8)
+    for rendered in SceneSeries(spec, 2).render(0, 12, CANVAS):
+        assert (rendered.visible >= 0.8 * rendered.unoccluded).all()
+    hidden = SceneSeries(replace(spec, min_exposed=0.0), 2).render(0, 12, CANVAS)
+    assert any((one.visible < 0.8 * one.unoccluded).any() for one in hidden)
