@@ -1,4 +1,4 @@
-from tests.data_builders.conftest import load
+from tests.data_builders.conftest import NOTHING, SMALL, load, rendered
 
 
 def test_five_captions_of_what_is_there(world, clevr):
@@ -23,3 +23,10 @@ def test_five_captions_of_what_is_there(world, clevr):
             if words[0] == "there":
                 number = ["one", "two", "three", "four"].index(words[2]) + 1
                 assert number == len(scene["objects"])
+
+
+def test_captions_of_sides_have_ids_of_their_own(tmp_path):
+    world = rendered(tmp_path / "world", SMALL | NOTHING, train=3, placements=4)
+    images = load(world / "karpathy/dataset_scenes.json")["images"]
+    sentids = [sentid for image in images for sentid in image["sentids"]]
+    assert len(set(sentids)) == len(sentids) > 5 * len(images)
