@@ -77,8 +77,7 @@ def _plurals(context: SceneContext) -> Foil | None:
 
 def _counting(context: SceneContext, shape: str | None, numbers: Sequence[int]) -> Foil | None:
     number = object_count(context.scene, shape)
-    # Zero is left to the piece about existence.
-    others = [n for n in numbers if n not in (number, 0)]
+    others = [n for n in numbers if n != number]  # zero is left to the piece about existence
     if not others:
         return None
     other = context.rng.choice(others)

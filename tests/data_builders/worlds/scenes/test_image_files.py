@@ -13,6 +13,7 @@ from data_builders.worlds.scenes.pairs import ExchangedPairs
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.series import Canvas, SceneSeries
 from tests.refusals import refused
+from vlmtune.data.images import open_image
 
 CANVAS = Canvas(size=24, samples=1)
 SERIES = SceneSeries(WorldSpec(max_objects=3), 11)
@@ -33,6 +34,13 @@ def render_in(folder: Path, size: int, processes: int = 1):
 
 def test_chunks_do_not_matter(tmp_path):
     assert render_in(tmp_path / "a", 2) == render_in(tmp_path / "b", 100)
+
+
+def test_an_array_is_a_frame_of_the_same_colours(tmp_path):
+    splits = {name: image_files.Split(SERIES, (f"a.{name}",)) for name in ("png", "npy")}
+    image_files.render_files(splits, CANVAS, tmp_path, 1, lambda: None)
+    frame, image = (open_image(tmp_path / f"a.{name}") for name in ("npy", "png"))
+    assert frame.tobytes() == image.tobytes()
 
 
 @pytest.mark.slow

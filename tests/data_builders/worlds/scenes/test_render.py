@@ -1,6 +1,7 @@
 """Images of the embedded world: geometry, colours and independence of the batch."""
 
 import colorsys
+import itertools
 import math
 import random
 
@@ -17,6 +18,7 @@ from data_builders.worlds.scenes.scene import (
     Scene,
     SceneObject,
     camera,
+    subtract,
 )
 from data_builders.worlds.scenes.series import Canvas, SceneSeries
 
@@ -136,3 +138,24 @@ def test_series_show_every_object() -> None:
         assert (shown.visible >= 0.008).all()
         assert len(shown.visible) == len(shown.scene.objects)
         assert shown.image.shape == (64, 64, 3)
+
+
+def test_a_box_holds_exactly_the_pixels_whose_rays_meet_the_sphere() -> None:
+    size = 40
+    sphere = _object("sphere").at(0.7, -0.4)
+    view = camera()
+    columns, rows = set(), set()
+    for y, x in itertools.product(range(size), repeat=2):
+        u = ((x + 0.5) / size - 0.5) / FOCAL
+        v = (0.5 - (y + 0.5) / size) / FOCAL
+        axes = zip(view.forward, view.right, view.up, strict=True)
+        ray = [forward + u * right + v * up for forward, right, up in axes]
+        start = subtract(view.position, sphere.center)
+        along = sum(a * b for a, b in zip(start, ray, strict=True))
+        behind = sum(a * a for a in start) - sphere.radius**2
+        if along**2 > sum(a * a for a in ray) * behind:
+            columns.add(x)
+            rows.add(y)
+    expected = [min(columns), min(rows), len(columns), len(rows)]
+    (rendered,) = render([Scene((sphere,))], size, samples=1)
+    assert rendered.boxes[0].tolist() == expected

@@ -1,11 +1,14 @@
 import ast
 import re
+from dataclasses import replace
 
 import pytest
 from PIL import Image
 
 from data_builders.worlds.scenes.formats import crepe
 from data_builders.worlds.scenes.formats.crepe import COMPLEXITIES, PRODUCTIVITY, TYPES
+from data_builders.worlds.scenes.sampling import on_floor
+from data_builders.worlds.scenes.scene import ORIGIN, Scene, SceneObject
 from data_builders.worlds.scenes.statements import Noun
 from tests.data_builders.conftest import SUITE, rows_of, unseen_of
 from tests.data_builders.worlds.scenes.truth import KIND, NOUN, holds, means
@@ -114,3 +117,13 @@ def test_swaps_negations_and_replacements_of_one_atom():
     assert "red cube to the left of blue cone. there is a cone." in texts
     words = [len({*t.split()} ^ {*str(CAPTION).split()}) for t in texts if " cone." in t]
     assert max(words) <= 6
+
+
+def test_not_is_undecided_of_nouns_that_mean_several_objects():
+    cube = SceneObject("cube", "red", "metal", "plain", "large", ORIGIN, 0.75)
+    ball = replace(cube, shape="sphere")
+    scene = Scene((on_floor(cube, -2.0, 0.0), on_floor(cube, 2.0, 0.0), on_floor(ball, 0.0, 0.0)))
+    caption = crepe.Caption((Noun("cube"), Noun("sphere")), ((0, "left", 1),))
+    assert caption.holds(scene) is True
+    assert replace(caption, negated={0: "not"}).holds(scene) is None
+    assert replace(caption, negated={0: "no"}).holds(scene) is False
