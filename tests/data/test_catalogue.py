@@ -1,12 +1,16 @@
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from PIL import Image
 from torch import Tensor
 
+from data_builders.shard_builder import Record, ShardBuilder, image_group
+from tests.data_builders.pictures import encoded
 from tests.refusals import refused
-from vlmtune.data.catalogue import catalogue, decoded_images, image_digests
+from vlmtune.data.catalogue import catalogue, corpus, decoded_images, image_digests
 from vlmtune.data.images import digest
+from vlmtune.data.shards import ShardSet
 from vlmtune.types import ImageRef
 
 
@@ -26,6 +30,20 @@ def test_each_image_and_caption_once_and_in_order(make_set):
     assert [image for ids, _ in batches for image in ids] == list(images)
     values = [int(pixel) for _, pixels in batches for pixel in pixels[:, 0, 0, 0]]
     assert values == [0, 1, 1, 2, 3, 4, 4, 5, 6, 7]
+
+
+class Listed(ShardBuilder):
+    """The first record lists a caption that only the second one has."""
+
+    def records(self) -> Iterator[Record]:
+        yield image_group("a", {"one": True, "three": False}, ["two", "four"]), [encoded("PNG")]
+        yield image_group("b", {"two": True}), [encoded("JPEG")]
+
+
+def test_a_caption_of_another_record_is_of_the_image_that_lists_it(tmp_path):
+    Listed().build(tmp_path / "shards", progress=False)
+    known = corpus([ShardSet(str(tmp_path / "shards"))])
+    assert known.captions == {"a": ("one", "two"), "b": ("two",)}
 
 
 def test_one_image_that_cannot_be_decoded_is_left_out(make_set, caplog):

@@ -76,6 +76,15 @@ def test_records_are_images_with_their_captions(folder, encoded_png):
     assert read_group(index[5], images=False).image_ids == group.image_ids
 
 
+def test_a_tar_of_the_same_size_is_indexed_again(folder):
+    before = ShardSet(str(folder)).digest()
+    tar = folder / "00000.tar"
+    time = tar.stat().st_mtime_ns
+    tar.write_bytes(tar.read_bytes().replace(b"caption 0", b"another 0"))
+    os.utime(tar, ns=(time + 1, time + 1))
+    assert ShardSet(str(folder)).digest() != before
+
+
 def test_images_of_two_folders_with_equal_keys_have_two_ids(folder, tmp_path, encoded_png):
     other = tmp_path / "other"
     other.mkdir()

@@ -195,11 +195,14 @@ def test_sides_of_boxes(tmp_path):
         "1": {"name": "cat", "attributes": ["black"], "x": 0, "y": 20, "w": 20, "h": 10},
         "2": {"name": "cat", "attributes": ["white"], "x": 60, "y": 0, "w": 20, "h": 10},
         "3": {"name": "dog", "attributes": ["black"]},
+        # One on either side: neither side is false of a brown cow.
+        "4": {"name": "cow", "attributes": ["brown"], "x": 0, "y": 20, "w": 20, "h": 10},
+        "5": {"name": "cow", "attributes": ["brown"], "x": 80, "y": 20, "w": 20, "h": 10},
     }}  # fmt: skip
     path = dump(tmp_path / "graphs.json", {"7": graph})
     reader = GQAGraphs(path, tmp_path, single=1)
     (image,) = reader.images()
-    assert [obj.center for obj in image.objects] == [(0.1, 0.5), (0.7, 0.1), None]
+    assert [obj.center for obj in image.objects[:3]] == [(0.1, 0.5), (0.7, 0.1), None]
     (tmp_path / "7.jpg").touch()
     built = ColaBuilder(reader, single=0, multi=0, sides=9)
     assert texts_of(built)["7"] == {
