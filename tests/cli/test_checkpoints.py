@@ -7,6 +7,8 @@ from jsonargparse import Namespace
 from pytorch_lightning.plugins.environments import SLURMEnvironment
 
 from vlmtune.cli.run_folder import AtomicCheckpoints, MetricsFile, default_logger
+from vlmtune.training import checkpoint_files
+from vlmtune.training.checkpoint_files import LAST, ON_SIGNAL, newest_checkpoint
 
 
 def test_a_checkpoint_is_written_and_replaced(tmp_path, monkeypatch):
@@ -59,3 +61,18 @@ def test_a_requeued_job_of_slurm_adds_to_its_metrics(tmp_path, monkeypatch, requ
     logger.log_metrics({"train/loss": 0.25}, step=1)
     logger.save()
     assert ("0.5" in (tmp_path / "metrics.csv").read_text()) == (requeued and job)
+
+
+@pytest.mark.parametrize(
+    ("last", "on_signal", "newest"),
+    [(3, 5, ON_SIGNAL), (5, 3, LAST), (3, 3, LAST), (3, None, LAST), (None, 3, ON_SIGNAL)],
+)
+def test_a_run_resumes_from_the_checkpoint_with_more_steps(
+    tmp_path, monkeypatch, last, on_signal, newest
+):
+    monkeypatch.setattr(checkpoint_files, "_step", lambda path: int(path.read_text()))
+    (tmp_path / LAST).parent.mkdir()
+    for name, step in ((LAST, last), (ON_SIGNAL, on_signal)):
+        if step is not None:
+            (tmp_path / name).write_text(str(step))
+    assert newest_checkpoint(tmp_path) == tmp_path / newest
