@@ -301,7 +301,7 @@ def test_a_run_over_other_data_reports_what_it_measured_when(
 ):
     made = module(model_folder, LinearProbe(initial_scale=10.0), [Tells()])
     evaluation = BenchmarkCallback([cola()], every_n_epochs=0, log_every_n_steps=1)
-    options = {"default_root_dir": tmp_path, "log_every_n_steps": 2}
+    options = {"default_root_dir": tmp_path, "log_every_n_steps": 2, "accumulate_grad_batches": 2}
     trainer = quiet_trainer(max_steps=3, callbacks=[evaluation], **options)
     trainer.fit(made, datamodule=Own(shards))
     report = saved()
