@@ -87,6 +87,20 @@ def stated_attributes(spec: WorldSpec) -> dict[str, tuple[str, ...]]:
     return stated
 
 
+def constant_words(spec: WorldSpec) -> set[str]:
+    """Returns the sizes, materials and textures that every object of a world has.
+
+    Example:
+        >>> constant_words(WorldSpec(sizes=("large",)))
+        {'large'}
+    """
+    words: set[str] = set()
+    for values in (spec.sizes, spec.materials, spec.textures):
+        if len(values) == 1:
+            words.update(values)
+    return words
+
+
 def stated_kinds(obj: SceneObject, kinds: Iterable[str]) -> list[str]:
     """Returns the kinds of attributes that a caption may state of the object."""
     return [kind for kind in kinds if getattr(obj, kind) != "plain"]

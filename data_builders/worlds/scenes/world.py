@@ -47,6 +47,7 @@ from data_builders.worlds.scenes.scene import (
     Texture,
 )
 from data_builders.worlds.scenes.series import Canvas, SceneSeries, Series
+from data_builders.worlds.scenes.statements import constant_words
 from vlmtune.errors import UserError
 from vlmtune.storage.files import write_text
 
@@ -256,7 +257,8 @@ class ScenesBuilder(Builder):
                 content = [described(image, number) for number, image in enumerate(rows, first_id)]
                 write_json(folder / f"visual_genome/{split}/{part}.json", content)
             first_id += len(rows)
-        content = karpathy.dataset(captioned, self.seed, self.placements)
+        constant = constant_words(self.training)
+        content = karpathy.dataset(captioned, self.seed, self.placements, constant)
         write_json(folder / "karpathy/dataset_scenes.json", content)
         if self.foils or self.long_foils:
             self._write_foils(folder, images)

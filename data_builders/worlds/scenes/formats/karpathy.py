@@ -4,7 +4,7 @@ In: rendered scenes. Out: the content of the file.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from data_builders.worlds.scenes.captions import placement, sentences
@@ -14,11 +14,16 @@ CAPTIONS = 5
 
 
 def dataset(
-    splits: Mapping[str, Sequence[SceneImage]], seed: int, placements: int = 0
+    splits: Mapping[str, Sequence[SceneImage]],
+    seed: int,
+    placements: int = 0,
+    constant: Container[str] = (),
 ) -> dict[str, Any]:
     """Returns the content of `dataset_scenes.json`: five captions an image.
 
-    Training images get up to `placements` further ones, which state sides of the picture.
+    Training images get up to `placements` further ones, which state sides of the picture. Their
+    captions leave out the words of `constant`, which are true of every object, and may then repeat
+    each other; a repeated one is left out.
     """
     rows: list[dict[str, Any]] = []
     for split, images in splits.items():
@@ -28,7 +33,10 @@ def dataset(
             texts = sentences(image.scene, rng, CAPTIONS)
             if split == "train":
                 placed = (placement(image.scene, rng) for _ in range(placements))
-                texts += [text for text in dict.fromkeys(placed) if text]
+                texts += [text for text in placed if text]
+                # A model that read "large" of all objects would believe it of small ones.
+                texts = [_without(constant, text) for text in texts]
+                texts = list(dict.fromkeys(texts))
             raws = list(enumerate(texts, imgid * (CAPTIONS + placements)))
             row = {
                 "filepath": image.file.rpartition("/")[0],
@@ -43,3 +51,7 @@ def dataset(
             }
             rows.append(row)
     return {"dataset": "scenes", "images": rows}
+
+
+def _without(words: Container[str], text: str) -> str:
+    return " ".join(word for word in text.split() if word not in words)

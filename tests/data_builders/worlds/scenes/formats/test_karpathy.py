@@ -1,3 +1,8 @@
+import random
+
+from data_builders.worlds.scenes.formats import karpathy
+from data_builders.worlds.scenes.image_files import SceneImage
+from data_builders.worlds.scenes.sampling import WorldSpec, sample_scene
 from tests.data_builders.conftest import NOTHING, SMALL, load, rendered
 
 
@@ -30,3 +35,18 @@ def test_captions_of_sides_have_ids_of_their_own(tmp_path):
     images = load(world / "karpathy/dataset_scenes.json")["images"]
     sentids = [sentid for image in images for sentid in image["sentids"]]
     assert len(set(sentids)) == len(sentids) > 5 * len(images)
+
+
+def test_training_captions_leave_out_what_is_true_of_all_objects():
+    spec = WorldSpec(2, 3, textures=("plain",), sizes=("large",))
+    scenes = [sample_scene(spec, random.Random(seed)) for seed in range(20)]
+    images = [SceneImage(f"a/{k}.png", k, scene, 32, (), ()) for k, scene in enumerate(scenes)]
+    splits = {"train": images, "test": images}
+    stated = karpathy.dataset(splits, 0, placements=2)["images"]
+    left = karpathy.dataset(splits, 0, placements=2, constant={"large"})["images"]
+    assert left[20:] == stated[20:]  # benchmarks
+    for before, after in zip(stated[:20], left[:20], strict=True):
+        raws = [sentence["raw"].replace("large ", "") for sentence in before["sentences"]]
+        assert [sentence["raw"] for sentence in after["sentences"]] == list(dict.fromkeys(raws))
+    # Some captions stated nothing else.
+    assert sum(len(row["sentences"]) for row in left) < sum(len(r["sentences"]) for r in stated)
