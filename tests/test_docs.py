@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-LINES = 4170  # of the core path, at most
+LINES = 4182  # of the core path, at most
 RESULTS = ROOT / "docs/results"
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 

@@ -137,7 +137,7 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
     def prepare_text(self, text: Tokens) -> PooledTokens:
         text = text.trimmed()
         if self.fusion is None:
-            if text.ids is not None:
+            if self.from_words:
                 text = with_positions(self.text_tower, text)
             words = self._fusible(text)
             prepared = self.style.prepare_text(words, self.query)

@@ -93,7 +93,7 @@ def fills_texts(tower: TextTower) -> bool:
 
 
 def word_embeddings(tower: TextTower) -> FeatureSpec:
-    """What texts are before the first block; `with_positions` adds positions that it lacks."""
+    """The texts before the first block that `with_positions` reads."""
     # A state of a tower that reads padding no longer tells which tokens are words.
     if fills_texts(tower):
         return FeatureSpec("words")
@@ -101,7 +101,9 @@ def word_embeddings(tower: TextTower) -> FeatureSpec:
 
 
 def with_positions(tower: TextTower, words: Tokens) -> Tokens:
-    """Adds positions to word embeddings; padding that the tower fills texts with is cut."""
+    """Adds positions to word embeddings; states, which have no ids, have them already."""
+    if words.ids is None:
+        return words
     state = tower.start(words)
     return words.with_values(state.cut(words.token_count).values)
 
