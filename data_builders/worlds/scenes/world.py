@@ -80,6 +80,7 @@ class ScenesBuilder(Builder):
         min_objects: Fewest objects in a scene (two in Cola's multi-object items).
         max_objects: Most objects in a scene.
         shapes: Shapes to use; likewise `colors`, `materials`, `textures`, `sizes`, `floors`.
+            Training captions do not name a material, texture or size that all objects have.
         stack: Probability that a small object is placed on top of a free one.
         min_visible: Smallest fraction of the image that each object must cover.
         unseen: Compositions to hold out of training, as rectangles (colors, shapes), or "A" or "B"
