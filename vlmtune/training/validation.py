@@ -4,7 +4,7 @@ In: losses and scores of held-out batches. Out: `torchmetrics.Metric`s, for Ligh
 Never: a number of a benchmark, whose scores are complete on every rank.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric, Metric
 
 from vlmtune.metrics.torchmetrics import MultipleChoiceAccuracy
+from vlmtune.objectives.base import Objective
 from vlmtune.types import Scores, Targets
 
 
@@ -23,7 +24,7 @@ class Validation(nn.Module):
     included; a tie is wrong. Images without a true and a false text that were scored do not count.
 
     Args:
-        losses: Names of the losses; losses of one name share a mean.
+        losses: Names of the losses, see `distinct_names`.
     """
 
     def __init__(self, losses: Iterable[str]) -> None:
@@ -70,3 +71,16 @@ def candidates(scores: Scores, targets: Targets) -> Float[Tensor, "n m"]:
     # Without a false text a choice would be right for nothing.
     has_both = is_true.any(dim=1) & is_false.any(dim=1)
     return true_first[has_both]
+
+
+def distinct_names(objectives: Sequence[Objective]) -> list[str]:
+    """Returns what the losses are logged as; the second PairBCE of a list is "PairBCE-2"."""
+    names: list[str] = []
+    for objective in objectives:
+        name = objective.name
+        count = 2
+        while name in names:
+            name = f"{objective.name}-{count}"
+            count += 1
+        names.append(name)
+    return names
