@@ -18,10 +18,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from vlmtune.data.images import SUFFIXES
 from vlmtune.data.tables import read_cells
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
+from vlmtune.storage.image_files import SUFFIXES
 
 COCO, FLICKR30K, VISUAL_GENOME, CLEVR = "COCO", "Flickr30K", "Visual Genome", "CLEVR"
 # Visual Genome's images are of YFCC100M, i.e. Flickr, and half of them also COCO's.

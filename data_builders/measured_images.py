@@ -14,10 +14,11 @@ import numpy as np
 from PIL import Image
 
 from data_builders.measured import ANNOTATIONS, Measured, measured_sources, named_images
-from vlmtune.data.images import SUFFIXES, image_files, open_image
+from vlmtune.data.images import open_image
 from vlmtune.data.schema import RecordError
 from vlmtune.errors import UserError
 from vlmtune.storage.files import reading, regular
+from vlmtune.storage.image_files import SUFFIXES, image_files
 
 NEAR = 4  # bits of 64 in which the hashes of similar images differ at most
 _SHOWN = 3  # similar images in the warning

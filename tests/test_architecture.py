@@ -39,7 +39,7 @@ UPSTREAM = {
     "benchmarks": BASICS
     | {"metrics", "language", "data.schema", "data.tables", "data.table_columns"}
     | {"data.table_rows"}
-    | {"data.distinct_images", "results", "storage.files"},
+    | {"data.distinct_images", "results", "storage.files", "storage.image_files"},
     "mining": {"types", "errors", "storage", "data", "features", "language", "model.model"},
     "evaluation": {"types", "errors", "distributed", "storage", "features", "language"}
     | {"results", "adapters.base"}

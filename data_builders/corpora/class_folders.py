@@ -18,9 +18,9 @@ from typing_extensions import override
 from data_builders.measured_images import MeasuredImages, measured_checksums
 from data_builders.shard_builder import Fraction, Record, ShardBuilder, image_group, record_keys
 from data_builders.shard_files import listed_image, summed
-from vlmtune.data.images import image_files
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json, reading
+from vlmtune.storage.image_files import image_files
 
 LAYOUT = "at least two folders of images, one for each class,"
 NAMES = "a JSON object {folder: name} with a different name for each folder"

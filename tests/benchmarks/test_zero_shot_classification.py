@@ -122,7 +122,8 @@ def test_many_images_are_scored_in_parts(tmp_path, monkeypatch):
 
 def test_names_come_from_folders_a_list_or_an_object(tmp_path):
     for folder in ("fire_truck", "cat", ".hidden"):
-        touch(tmp_path / "data" / folder, "deep/0.JPEG", "notes.txt")
+        touch(tmp_path / "data" / folder, "deep/0.JPEG", "deep/._0.JPEG", "notes.txt")
+    assert len(ZeroShotClassification(str(tmp_path / "data")).items.images) == 2
     path = tmp_path / "names.json"
 
     def texts(names=None):

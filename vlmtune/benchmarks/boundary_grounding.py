@@ -24,12 +24,13 @@ from torch import Tensor
 from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.base import Benchmark, Convention, gallery
-from vlmtune.benchmarks.files import SUFFIXES, Text, write_image, write_json
+from vlmtune.benchmarks.files import Text, write_image, write_json
 from vlmtune.benchmarks.items import ComparedItem, Items, distinct_pairs, number, numbered
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
 from vlmtune.results.result import Example, Result
 from vlmtune.storage.files import read_json
+from vlmtune.storage.image_files import image_files
 from vlmtune.types import ImageRef
 
 LAYOUT = "JSON `{video: [{timestamp, subject, status_before, status_after, ...}]}`"
@@ -101,7 +102,7 @@ def read_frames(
 def _frames(folder: Path) -> tuple[ImageRef, ...]:
     if not folder.is_dir():
         return ()
-    paths = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES]
+    paths = image_files(folder)
     by_number: dict[int, Path] = {}
     for path in paths:
         digits = re.search(r"\d+$", path.stem)

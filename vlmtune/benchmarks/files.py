@@ -15,12 +15,12 @@ from pydantic import Field
 
 from vlmtune.errors import UserError
 from vlmtune.storage.files import AGAIN, reading, regular
+from vlmtune.storage.image_files import image_files
 
 Row = dict[str, Any]
 Text = Annotated[str, Field(pattern=r"\S")]  # not blank
 Prompt = Annotated[str, Field(pattern=r"^[^{}]*\{\}[^{}]*$")]  # with {} for the name of a class
 Box = tuple[int, int, int, int]
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm")
 
 
 def get_file(source: str = "") -> str:
@@ -149,8 +149,7 @@ def class_folders(folder: str | Path, source: str) -> dict[str, list[Path]]:
             # Tools leave hidden folders, which are not classes.
             if path.name.startswith(".") or not path.is_dir():
                 continue
-            files = [file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES]
-            images[path.name] = sorted(files)
+            images[path.name] = image_files(path)
         empty = [name for name, files in images.items() if not files]
         if empty or len(images) < 2:
             raise ValueError(f"{len(images)} folders, {len(empty)} without images {empty[:1]}")

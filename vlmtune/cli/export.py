@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from vlmtune.cli.plugins import make_benchmarks, model_of
-from vlmtune.data.images import image_files
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import SuiteResult, load_all, run_suite
@@ -30,6 +29,7 @@ from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show_alphas, show_not_run
 from vlmtune.storage.files import read_json
+from vlmtune.storage.image_files import image_files
 
 if TYPE_CHECKING:  # most exports have the trained weights as they are
     from vlmtune.model.wise_ft import WiseFT

@@ -29,11 +29,6 @@ MAX_PIXELS = 64_000_000
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 CONVERT = "convert the file to PNG or JPEG"
 HEIF = "HEIF"  # read if the package pillow-heif is installed
-SUFFIXES = (
-    *(".avif", ".bmp", ".gif", ".heic", ".heif", ".j2k", ".jp2", ".jpeg", ".jpg"),
-    *(".png", ".ppm", ".tif", ".tiff", ".webp"),
-)
-"""Ends of the names of image files, in lower case."""
 
 Box = tuple[int, int, int, int]
 
@@ -99,20 +94,6 @@ def content_digest(content: bytes) -> str:
     """Returns the `digest` of a whole file with this content."""
     no_box = repr(None).encode()
     return hashlib.sha256(content + no_box).hexdigest()
-
-
-def image_files(folder: Path) -> list[Path]:
-    """Returns the image files in a folder and its subfolders, sorted, without hidden ones.
-
-    macOS hides a `._a.jpg` beside `a.jpg`, and notebooks hide copies in `.ipynb_checkpoints`.
-    """
-    files = []
-    for file in sorted(folder.rglob("*")):
-        parts = file.relative_to(folder).parts
-        is_hidden = any(part.startswith(".") for part in parts)
-        if file.suffix.lower() in SUFFIXES and not is_hidden and not file.is_dir():
-            files.append(file)
-    return files
 
 
 class _RefusedError(ValueError):

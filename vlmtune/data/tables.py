@@ -14,9 +14,9 @@ from typing import Annotated, Any
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from vlmtune.data.images import SUFFIXES, image_files
 from vlmtune.errors import UserError, imported
 from vlmtune.storage.files import read_json, reading, regular
+from vlmtune.storage.image_files import SUFFIXES, image_files
 
 Cells = dict[str, Any]
 NumberedRow = tuple[str, Cells | str]  # "line 2", with cells, or with what is wrong

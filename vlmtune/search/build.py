@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from vlmtune.data.images import SUFFIXES, image_files, open_image
+from vlmtune.data.images import open_image
 from vlmtune.errors import UserError
 from vlmtune.features.pictures import Failures, PictureReader
 from vlmtune.model.model import Model
@@ -34,6 +34,7 @@ from vlmtune.search.parts import Encoded, Part, write_part
 from vlmtune.search.shortlist import Shortlist, write_shortlist
 from vlmtune.storage.files import remove, write_text
 from vlmtune.storage.folder import DamagedError, locked
+from vlmtune.storage.image_files import SUFFIXES, image_files
 from vlmtune.storage.progress import progress
 from vlmtune.types import ImageRef
 
