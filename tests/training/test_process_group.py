@@ -325,7 +325,7 @@ def test_what_is_no_number_on_one_rank_stops_all(side, distinct, tmp_path):
     assert one == other
     said, saved = one
     assert saved
-    assert "expected finite scores for InfoNCE, PairBCE, PairBCE, Spread" in said
+    assert "expected finite scores for InfoNCE, PairBCE, PairBCE-2, Spread" in said
     assert f"at step 1 (first record {corpora[1][1][-1].key!r})" in said
 
 
