@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytorch_lightning as pl
 from pydantic import NonNegativeInt
@@ -141,7 +141,8 @@ class BenchmarkCallback(Callback):
         step = trainer.global_step
         if _due(step, self.log_every_n_steps):
             # What objectives tell beside their losses is measured at logged steps only.
-            is_logged = _due(step, trainer.log_every_n_steps)  # type: ignore[attr-defined]
+            every: int = cast(Any, trainer).log_every_n_steps  # Lightning sets it later
+            is_logged = _due(step, every)
             for name, value in trainer.callback_metrics.items():
                 is_loss = name.count("/") == 1
                 if name.startswith("train/") and (is_loss or is_logged):
