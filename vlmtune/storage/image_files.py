@@ -19,8 +19,10 @@ def image_files(folder: Path) -> list[Path]:
     """
     files = []
     for file in sorted(folder.rglob("*")):
+        if file.suffix.lower() not in SUFFIXES or file.is_dir():
+            continue
         parts = file.relative_to(folder).parts
         is_hidden = any(part.startswith(".") for part in parts)
-        if file.suffix.lower() in SUFFIXES and not is_hidden and not file.is_dir():
+        if not is_hidden:
             files.append(file)
     return files
