@@ -23,11 +23,13 @@ from vlmtune.adapters.patch_grid import coordinates, square_side, with_neighbour
 from vlmtune.adapters.towers import fills_texts, run_last, text_tower, tower_of_one_shape
 from vlmtune.adapters.unread_words import UnreadWords
 from vlmtune.adapters.whitened_words import WhitenedWords
+from vlmtune.adapters.words import with_preceding
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, PooledTokens, Tokens, send
 
+_PRECEDING = 3  # words that each word reads before all words read each other
 ByHead = Float[Tensor, "n heads words patches"]
 ByWord = Float[Tensor, "P words"]
 
@@ -43,19 +45,22 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     \mathrm{softmax}_p(q_{wh}(T)^\top k_{ph}(I) / \sqrt{w_h})$. It reads the content $c_{wh} =
     \sum_p a_{whp} v_{ph}(I) / \sqrt{w_h}$ at the location $p_{wh} = \sum_p a_{whp} (x_p, y_p)$,
     with coordinates from -1 to 1. Queries q and weights f, g are linear in the text's tokens after
-    `text_layers` layers of self-attention. Coordinates are added to the image's tokens x. Each
-    patch reads its neighbours by a convolution over 3 x 3 patches,
-    $x + \mathrm{GELU}(\mathrm{conv}(x))$, as shapes may differ in how their parts join. Keys and
-    values are linear in the tokens after `image_layers` layers of self-attention. v and t in the
-    first term are the embeddings of the frozen backbone.
+    `text_layers` layers of self-attention. Before these, each word reads the three words before it
+    by a convolution, $t + \mathrm{GELU}(\mathrm{conv}(t))$, since they tell what an object does in
+    a sentence, in whatever order: "left of a cube", "there is a cube". Coordinates are added to the
+    image's tokens x. Each patch reads its neighbours by a convolution over 3 x 3 patches, as shapes
+    may differ in how their parts join. Keys and values are linear in the tokens after
+    `image_layers` layers of self-attention. v and t in the first term are the embeddings of the
+    frozen backbone.
 
     A word w that no training text has is read by what the frozen model knows of it
-    (`UnreadWords`), unless `hidden_words` is 0. It adds
-    $u_w = \frac{\mu e^\tau}{H} \sum_h \sum_p a_{whp} \, (t_w - t_0)^\top (z_p - m)$ to the
-    evidence, and $u = \sum_w (2 |t_w - t_0|)^3 u_w$ to the score, since the logarithm hides it
-    where the evidence of the other words is large. The factor is 0.8 to 1.7 for colours of the
-    small CLIP and at most 0.2 for sizes, of which patches say little. The evidence is less certain
-    with such words, so e is multiplied by 0.7 for each. Training uses neither u nor 0.7.
+    (`UnreadWords`), unless `hidden_words` is 0. It says
+    $u_w = (2 |t_w - t_0|)^3 \frac{\mu e^\tau}{H} \sum_h \sum_p a_{whp} \, (t_w - t_0)^\top
+    (z_p - m)$. The first factor is 0.8 to 1.7 for colours of the small CLIP and at most 0.2 for
+    sizes, of which patches say little. $u = \sum_w u_w$ is added to the evidence, and again to the
+    score, since the logarithm hides it where the evidence of the other words is large. The evidence
+    is less certain with such words, so e is halved for each. Training leaves out the factor, the
+    second sum and the halving.
 
     If a text has a negation that training texts had, only its evidence counts: its t is that of an
     empty text (`Negations`), and its unread words add nothing, unless `hidden_words` is 0.
@@ -80,7 +85,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     Source: ours. Words that read patches one by one are those of FILIP (Yao et al. 2022, section
     3.1), which takes the best patch of each word; expected coordinates are those of spatial
-    soft-argmax (Levine et al. 2016, section 4.2).
+    soft-argmax (Levine et al. 2016, section 4.2). Allen-Zhu 2025 (Physics of Language Models, part
+    4.1) has convolutions over preceding words in language models.
 
     Args:
         heads: H, reading heads of each word.
@@ -181,6 +187,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         self.keys_values = nn.Linear(width, 2 * width)
         self.side = square_side(backbone.image_tokens)
         self.local = nn.Conv2d(width, width, 3, padding=1)
+        self.preceding = nn.Conv1d(width, width, 1 + _PRECEDING)
         self.queries = nn.Linear(width, width)
         self.content = nn.Linear(width, width)
         if self.locations:
@@ -261,6 +268,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             text = self.whitened(text)
         state = self._state(text)
         words = layer_norm(state.values, [self.width])
+        # The words just before tell what an object does in a sentence: "left of a", "there is a".
+        words = with_preceding(words, self.preceding)
         words = self.text.all(words, state.mask)
         queries = self.queries(words)
         weights = [self.content(words)]
@@ -343,7 +352,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     def _read_pairs(
         self, image: Tokens, words: Float[Tensor, "P words x"]
     ) -> tuple[PairScores, ByWord | None]:
-        """The evidence by words that training had, and each $u_w$."""
+        """The evidence by words that training had, and what each unread word finds."""
         read, weight, compared = self._parts(image, words)
         evidence = (read * weight).sum(dim=(1, 2, 3)) / 2
         if compared is None:

@@ -18,7 +18,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.types import Tokens, send
 
-CERTAINTY = 0.7  # of the evidence of a text, for each of its unread words
+CERTAINTY = 0.5  # of the evidence of a text, for each of its unread words
 Ids = Int[Tensor, "k"]
 Meanings = Float[Tensor, "k d"]
 
@@ -143,13 +143,14 @@ class UnreadWords(nn.Module):
 
         Args:
             evidence: That of all words that training texts had.
-            by_word: $u_w$, what the patches that an unread word reads say of it; 0 of all others.
+            by_word: What the patches that an unread word reads say of it; 0 of all others.
             meanings: As `forward` gives them after training: 0 of words that training texts had.
         """
         distance = meanings.norm(dim=2) / self.scale
+        by_word = (2 * distance) ** 3 * by_word
+        unread = by_word.sum(dim=1)
         certainty = CERTAINTY ** distance.gt(0).sum(dim=1)
-        beside = (2 * distance) ** 3 * by_word
-        return certainty * (evidence + by_word.sum(dim=1)), beside.sum(dim=1)
+        return certainty * (evidence + unread), unread
 
     def known(self, text: Tokens) -> Bool[Tensor, "n t"]:
         """Which tokens a training text had."""

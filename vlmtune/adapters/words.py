@@ -1,13 +1,15 @@
-"""Which tokens of a text are words, which words are tokens, and means over chosen tokens.
+"""Which tokens of a text are words, which words are tokens, and tokens of several words.
 
-In: masks, tokens and words. Out: masks, ids and means. Never: weights.
+In: masks, tokens and words. Out: masks, ids, means, and each word with those before it. Never:
+trained weights of its own.
 """
 
 from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import gelu, pad
 
 from vlmtune.backbones.base import TextTower
 from vlmtune.errors import UserError
@@ -55,3 +57,12 @@ def masked_mean(tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> Fl
     total = masked.sum(dim=1)
     count = mask.sum(dim=1, keepdim=True)
     return total / count
+
+
+def with_preceding(
+    tokens: Float[Tensor, "n t w"], convolution: nn.Conv1d
+) -> Float[Tensor, "n t w"]:
+    """Returns x + GELU(conv(x)) of tokens x; the convolution sees each and those before it."""
+    (size,) = convolution.kernel_size
+    padded = pad(tokens.mT, (size - 1, 0))
+    return tokens + gelu(convolution(padded)).mT

@@ -47,6 +47,7 @@ _RELATED = (
     "{a} and {b} with {the_a} {no}{phrase} {the_b}",
     "with {a} {no}{side} there is {b}",
     "{a} is {no}the object {phrase} {b}",
+    "{a} in the picture is {no}{phrase} {b}",
 )
 # Short and frequent: the second is in `_RELATED` too.
 _AFFIRMED = ("{a} is {phrase} {b}", "{a} {phrase} {b}")
@@ -68,6 +69,11 @@ _RELATED_TWICE = (
     "{first} {b} there is {a} and {second} {c} there is {the_a}",
     "{a} is {first} {b} and {c} is {second_inverse} {the_a}",
     "{c} {second_inverse} {a} and {b} {first_inverse} {the_a}",
+    "{c} and {a} {second} this and {first} {b}",
+    "there is {a} and this is {first} {b} and {second} {c}",
+    "{a} and this is {first} {b} and {second} {c}",
+    "{a} is {first} {b} and this is {second} {c}",
+    "{first} {b} there is {a} and this is {second} {c}",
 )
 _COLOURED = (
     "{a} and {b}",
@@ -86,6 +92,9 @@ _COLOUR = (
     "{article} {no}{color} {shape}",
     "there is {article} {no}{color} {shape}",
     "{article} {shape} textured with {no}{color}",
+    "{article} {shape} and this is {no}{color}",
+    "{article} {shape} is {no}the {color} object",
+    "there is {article} {shape} and the {shape} is {no}{color}",
 )
 _THREE = ("{a} and {b} and {c}", "there is {a} and {b} and {c}", "{a} with {b} and {c}")
 _ABSENT = (
