@@ -64,7 +64,7 @@ DIMENSIONS = {  # with a second line of their label
     "scenes": "crowded, small, other cameras",
     "retained": "what CLIP knew",
 }
-SCENES = ("train", "cola", "eqben/eqbenkubric_attr", "held_out")  # folders of images
+SCENES = ("train/*", "cola/*", "eqben/eqbenkubric_attr/*", "held_out/held_out_objects_*")
 
 
 def text(x: float, y: float, words: str, style: str = "", anchor: str = "start") -> str:
@@ -231,8 +231,8 @@ def main() -> None:
     for field, values in world["sweeps"].items():
         request = {"objects": [{}, {}, {}], "sweep": {**fixed, field: values}}
         sweeps.append([image for image, _ in render(request, size=152)])
-    for name in SCENES:
-        paths = sorted((folder / "world/images" / name).iterdir())
+    for files in SCENES:
+        paths = sorted((folder / "world/images").glob(files))
         scenes.append([enlarged(path, 128) for path in paths[:6]])
     save_sheet("world.jpg", sweeps)
     save_sheet("scenes.jpg", scenes)
