@@ -343,7 +343,8 @@ def test_words_are_hidden_and_read_on_every_family_of_towers(family, tmp_path):
     """Towers differ in special tokens, padding and pooling."""
     backbone = tiny_backbone(family, tmp_path / family).eval()
     torch.manual_seed(0)
-    adapter = GroundedWords(heads=2, hidden_words=0.5)
+    # The meanings of random towers hardly differ, so they get a large weight.
+    adapter = GroundedWords(heads=2, hidden_words=0.5, meaning_weight=20.0)
     adapter.attach(backbone)
     adapter.train()
     image = backbone.encode_image(torch.randn(2, 3, 32, 32), adapter.image_input)
@@ -367,7 +368,7 @@ def test_words_are_hidden_and_read_on_every_family_of_towers(family, tmp_path):
         adapter.unread.scale = 1e-9
         without = adapter(image, text).values
     torch.testing.assert_close(without[:, 0], together[:, 0])
-    assert (without[:, 1:] - together[:, 1:]).abs().min() > 1e-5
+    assert (without[:, 1:] - together[:, 1:]).abs().min() > 1e-4
 
 
 @torch.no_grad()

@@ -46,9 +46,9 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     \sum_p a_{whp} v_{ph}(I) / \sqrt{w_h}$ at the location $p_{wh} = \sum_p a_{whp} (x_p, y_p)$,
     with coordinates from -1 to 1. Queries q and weights f, g are linear in the text's tokens after
     `text_layers` layers of self-attention. Before these, each word reads the three words before it
-    by a convolution, $t + \mathrm{GELU}(\mathrm{conv}(t))$, since they tell what an object does in
+    by a convolution, $x + \mathrm{GELU}(\mathrm{conv}(x))$, since they tell what an object does in
     a sentence, in whatever order: "left of a cube", "there is a cube". Coordinates are added to the
-    image's tokens x. Each patch reads its neighbours by a convolution over 3 x 3 patches, as shapes
+    image's tokens. Each patch reads its neighbours by a convolution over 3 x 3 patches, as shapes
     may differ in how their parts join. Keys and values are linear in the tokens after
     `image_layers` layers of self-attention. v and t in the first term are the embeddings of the
     frozen backbone.
