@@ -13,6 +13,7 @@ from tests.backbones.kinds import tiny_backbone
 from vlmtune.adapters.grounded_words import GroundedWords
 from vlmtune.adapters.patch_grid import coordinates
 from vlmtune.adapters.words import with_preceding
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import FeatureSpec, Tokens
 
 TEXTS = ["a red cube", "blue sphere", "a cube left of a red sphere"]
@@ -53,17 +54,18 @@ def embedding(tower, state, first):
     return tower.finish(tower.run(state, first, tower.layers))
 
 
-def convolved(patches, layer):
+def convolved(patches, layer, grid):
     """The convolution of 3 x 3 patches, sum by sum."""
-    side, rows = math.isqrt(len(patches)), []
+    height, width = grid
+    rows = []
     for p in range(len(patches)):
-        y, x = divmod(p, side)
+        y, x = divmod(p, width)
         row = layer.bias.clone()
         for i in range(3):
             for j in range(3):
                 near, beside = y + i - 1, x + j - 1
-                if 0 <= near < side and 0 <= beside < side:
-                    row += layer.weight[:, :, i, j] @ patches[near * side + beside]
+                if 0 <= near < height and 0 <= beside < width:
+                    row += layer.weight[:, :, i, j] @ patches[near * width + beside]
         rows.append(row)
     return torch.stack(rows)
 
@@ -115,10 +117,10 @@ def naive(backbone, adapter, state, caption, scale):
     """The score of one image with one caption, from the formula."""
     patches = state.values[:, backbone.image_tower.special :]
     x = layer_norm(adapter.project(patches), [adapter.width])
-    grid = coordinates(patches.shape[1])
+    grid = coordinates(*backbone.image_grid)
     if adapter.locations:
         x = x + adapter.position(torch.cat([grid, grid**2], dim=1))
-    x = x + gelu(convolved(x[0], adapter.local))
+    x = x + gelu(convolved(x[0], adapter.local, backbone.image_grid))
     full = torch.ones(x.shape[:2], dtype=torch.bool)
     keys, values = adapter.keys_values(adapter.image.all(x, full))[0].chunk(2, dim=1)
     text = backbone.text_tower.words([caption])
@@ -164,10 +166,12 @@ def naive(backbone, adapter, state, caption, scale):
 
 @pytest.mark.parametrize("locations", [True, False])
 @pytest.mark.parametrize(
-    ("weight", "leak", "whiten"), [(1.0, 0.2, True), (0.0, 0.0, False), (0.3, 1.0, True)]
+    ("weight", "leak", "whiten", "size"),
+    [(1.0, 0.2, True, 32), (0.0, 0.0, False, 32), (0.3, 1.0, True, (16, 48))],
 )
 @torch.no_grad()
-def test_scores_are_those_of_the_formula(backbone, locations, weight, leak, whiten):
+def test_scores_are_those_of_the_formula(model_folder, locations, weight, leak, whiten, size):
+    backbone = OpenClip(str(model_folder), image_size=size)
     options = {"frozen_weight": weight, "leak": leak, "meaning_weight": 0.7, "whiten": whiten}
     adapter = attached(backbone, locations=locations, **options)
     awaken(adapter)

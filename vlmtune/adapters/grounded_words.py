@@ -19,7 +19,7 @@ from vlmtune.adapters.base import Dropout, EarlyLayer, JointAdapter, Numbers, Pa
 from vlmtune.adapters.fusion_styles.attention import masked_softmax, split_heads
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.negations import Negations
-from vlmtune.adapters.patch_grid import coordinates, square_side, with_neighbours
+from vlmtune.adapters.patch_grid import coordinates, with_neighbours
 from vlmtune.adapters.towers import fills_texts, run_last, text_tower, tower_of_one_shape
 from vlmtune.adapters.unread_words import UnreadWords
 from vlmtune.adapters.whitened_words import WhitenedWords
@@ -185,13 +185,13 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         initialise([self.image, self.text])
         # A patch gives a key and a content; a word a query, and weights of content and location.
         self.keys_values = nn.Linear(width, 2 * width)
-        self.side = square_side(backbone.image_tokens)
+        self.rows_columns = backbone.image_grid
         self.local = nn.Conv2d(width, width, 3, padding=1)
         self.preceding = nn.Conv1d(width, width, 1 + _PRECEDING)
         self.queries = nn.Linear(width, width)
         self.content = nn.Linear(width, width)
         if self.locations:
-            grid = coordinates(backbone.image_tokens)
+            grid = coordinates(*self.rows_columns)
             self.register_buffer("grid", grid, persistent=False)
             self.position = nn.Linear(4, width)  # of x, y and their squares
             self.location = nn.Linear(width, 2 * self.heads)
@@ -227,7 +227,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             location = torch.cat([self.grid, self.grid**2], dim=1)
             patches = patches + self.position(location)
         # Each patch reads its neighbours, before all patches read each other.
-        patches = with_neighbours(patches, self.local, self.side)
+        patches = with_neighbours(patches, self.local, self.rows_columns)
         patches = self.image.all(patches, read.mask)
         parts = [self.keys_values(patches)]
         # Training without meanings needs nothing of the last blocks.

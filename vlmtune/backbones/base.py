@@ -4,6 +4,7 @@ In: pixels or captions, and a `FeatureSpec`. Out: `Pooled` or `Tokens`.
 """
 
 import itertools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
@@ -226,6 +227,13 @@ class Backbone(Configured, nn.Module, ABC):
     def fingerprint(self) -> str:
         """Hex digest of weights, preprocessing and tokenizer: equal digests give equal features."""
         raise NotImplementedError
+
+    @cached_property
+    def image_grid(self) -> tuple[int, int]:
+        """Rows and columns of an image's patches, which are as square as its pixels allow."""
+        height, width = self.blank().shape[-2:]
+        rows = round(math.sqrt(self.image_tokens * height / width))
+        return rows, self.image_tokens // max(rows, 1)
 
     def blank(self) -> Pixels:
         """Returns the pixels of one black image, where the weights are."""

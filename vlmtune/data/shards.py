@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from annotated_types import Gt
 from pydantic import AllowInfNan, PositiveInt
@@ -31,9 +31,6 @@ from vlmtune.errors import UserError
 from vlmtune.storage.remote import CACHE_BYTES
 from vlmtune.storage.remote.address import is_remote
 from vlmtune.types import Group
-
-if TYPE_CHECKING:  # most shards are on a disk
-    from vlmtune.storage.remote.folder import RemoteFolder
 
 Weight = Annotated[float, Gt(0), AllowInfNan(False)]
 AHEAD = 2  # remote shards that are downloaded while one is read from end to end
@@ -67,7 +64,11 @@ class ShardSet(Configured):
         cache_bytes: PositiveInt = CACHE_BYTES,
     ) -> None:
         # A URL is checked first: it may not come into a message before.
-        remote = _remote_folder(path, cache, cache_bytes) if is_remote(path) else None
+        remote = None
+        if is_remote(path):
+            from vlmtune.storage.remote.folder import RemoteFolder  # most shards are on a disk
+
+            remote = RemoteFolder(path, cache, cache_bytes)
         self.remote = None if names_tars(path) else remote
         self.path = path
         self.weight = float(weight)  # a config may hold a whole number
@@ -124,12 +125,6 @@ class ShardSet(Configured):
         """Hex digest of the shards' checksums: equal digests mean equal records."""
         sums = "\n".join(shard.sha256 for shard in self.manifest.shards)
         return hashlib.sha256(sums.encode()).hexdigest()
-
-
-def _remote_folder(path: str, cache: str | None, cache_bytes: int) -> "RemoteFolder":
-    from vlmtune.storage.remote.folder import RemoteFolder  # most shards are on a disk
-
-    return RemoteFolder(path, cache, cache_bytes)
 
 
 def names_tars(path: str) -> bool:

@@ -4,7 +4,6 @@ In: a model, images and captions. Out: a map of weights over the image for each 
 Never: a map of an adapter that has none (`gives_reading`), or a guess of one.
 """
 
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import accumulate, pairwise
@@ -88,14 +87,13 @@ def read_words(
             kept_words.append(word)
             parts.append(weights[start:end].mean(dim=0))
     maps = torch.stack(parts).float().cpu()
-    # A backbone gives patches in a row; only of a square their rows and columns are known.
-    rows = math.isqrt(maps.shape[1])
-    if rows**2 != maps.shape[1]:
+    # A backbone gives patches in a row; where images keep their shape, no grid holds for all.
+    if backbone.images_differ:
         raise UserError(
-            f"expected the patches of a square image, got {maps.shape[1]} of "
-            f"{type(backbone).__name__}: use a backbone with square images"
+            "expected a backbone whose images have one shape, got "
+            f"{type(backbone).__name__}, whose images keep theirs: choose another"
         )
-    maps = maps.unflatten(1, (rows, -1))
+    maps = maps.unflatten(1, backbone.image_grid)
     box = seen_box(backbone.preprocess, picture.size)
     return Reading(tuple(kept_words), maps, box)
 

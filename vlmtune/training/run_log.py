@@ -23,6 +23,9 @@ from vlmtune.training.module import AdaptationModule, adaptation
 from vlmtune.training.monitors import benchmark_of
 from vlmtune.training.wandb_runs import wandb_loggers
 
+# Once: a checkpoint must not wait for git, and the running code is the code of the start.
+_commit = functools.cache(code_commit)
+
 
 def log_results(
     trainer: pl.Trainer,
@@ -151,9 +154,3 @@ class Origin(pl.Callback):
         facts = checkpoint.get("provenance")
         if isinstance(facts, Mapping):  # a file may hold anything there
             self._seconds = float(facts.get("seconds", 0.0))
-
-
-@functools.cache
-def _commit() -> str:
-    # Once: a checkpoint must not wait for git, and the running code is the code of the start.
-    return code_commit()

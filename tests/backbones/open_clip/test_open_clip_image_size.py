@@ -45,6 +45,22 @@ def test_images_have_that_size_and_so_many_patches(folder, tmp_path):
     assert OpenClip(path).fingerprint != large.fingerprint
 
 
+def test_a_wide_image_is_seen_whole(folder, tmp_path):
+    """Squashed, no side of an image is cropped; its patches have two rows and six columns."""
+    squash = {"resize_mode": "squash"}
+    wide = OpenClip(str(folder()), preprocessing=squash, image_size=(16, 48))
+    assert (wide.image_grid, wide.image_tokens) == ((2, 6), 12)
+    picture = Image.new("RGB", (100, 60), "red")
+    picture.paste("blue", (0, 0, 50, 60))
+    pixels = wide.preprocess(picture)
+    assert pixels.shape == (3, 16, 48)
+    red = pixels[0] > pixels[2]
+    assert (red[:, 26:].all(), red[:, :22].any()) == (True, False)
+    wide.save(tmp_path / "saved")
+    again = OpenClip(str(tmp_path / "saved"))
+    assert (again.fingerprint, again.image_grid) == (wide.fingerprint, (2, 6))
+
+
 def test_weights_from_a_file_are_interpolated_only_if_asked(file, tiny_vl):
     large = OpenClip(QUICK, file(), image_size=64)
     assert changed(tiny_vl, large.model.state_dict()) == {POSITIONS}

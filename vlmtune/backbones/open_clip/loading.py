@@ -17,6 +17,7 @@ import open_clip
 import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
+from open_clip.model import to_2tuple
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from torch import nn
 from transformers import PreTrainedConfig
@@ -61,7 +62,7 @@ def load(
     pretrained: str | None,
     precision: str,
     context_length: int | None = None,
-    image_size: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
 ) -> tuple[nn.Module, Any, dict[str, Any], dict[str, str] | None]:
     """Loads a model, its tokenizer, its architecture config, and the facts of a weights file."""
     name = locate(model)
@@ -220,12 +221,13 @@ def _check_activation(
         )
 
 
-def _check_image_size(network: nn.Module, name: str, size: int) -> None:
+def _check_image_size(network: nn.Module, name: str, size: int | tuple[int, int]) -> None:
     visual: Any = network.visual
     patch = getattr(visual, "patch_size", None)
     native = patch is not None and hasattr(visual, "positional_embedding")
+    height, width = to_2tuple(size)
     # The last rows of an image that do not fill a patch would be cut.
-    fits = native and patch is not None and size % patch[0] == size % patch[1] == 0
+    fits = native and patch is not None and height % patch[0] == width % patch[1] == 0
     if not fits:
         raise UserError(
             f"expected image_size in whole patches of open_clip's own vision transformer, got "

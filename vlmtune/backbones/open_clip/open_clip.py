@@ -68,9 +68,9 @@ class OpenClip(Backbone):
             model was trained on (77). A larger number stretches the positions after the first 20
             (Long-CLIP, Zhang et al. 2024, without its fine-tuning): captions of up to 20 tokens
             keep their embeddings, longer ones change. Train on long captions before you use it.
-        image_size: Height and width of images in pixels; None for those the model was trained on.
-            The positions of its patches are interpolated (bicubic), so fine-tune it before you use
-            it.
+        image_size: Side of images in pixels, or [height, width]; None for the size the model was
+            trained on. The positions of its patches are interpolated (bicubic), so fine-tune it
+            before you use it. With `preprocessing: {resize_mode: squash}` no side is cropped.
         peft: Folder or hub id of a PEFT adapter such as LoRA, whose updates are merged into the
             weights.
 
@@ -100,7 +100,7 @@ class OpenClip(Backbone):
         precision: Literal["fp32", "bf16"] = "fp32",
         preprocessing: PreprocessingChanges | None = None,
         context_length: int | None = None,
-        image_size: int | None = None,
+        image_size: int | tuple[int, int] | None = None,
         peft: str | None = None,
     ) -> None:
         super().__init__()
