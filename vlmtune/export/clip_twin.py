@@ -60,9 +60,9 @@ def clip_twin(backbone: OpenClip, tokenizer: Any) -> Any:
         different = _difference(backbone, twin)
     if not different < CLOSE:
         raise UserError(
-            "expected a CLIP that transformers.CLIPModel computes too (a ViT with class token, "
-            f"CLIP's text tower, GELU or QuickGELU), got {backbone.title}: use --merged without "
-            "--format, or --format onnx"
+            "expected a CLIP that transformers.CLIPModel computes too (a ViT with class token and "
+            "square images, CLIP's text tower, GELU or QuickGELU), got "
+            f"{backbone.title}: use --merged without --format, or --format onnx"
         )
     return twin
 
