@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import vlmtune
 from tests.export.test_files import trained
 from tests.tiny import cola_plugin, plugin, write_cola
 from vlmtune.adapters import LinearProbe, MMAdapter
+from vlmtune.benchmarks.cola_single import ColaSingle
 from vlmtune.cli import leaderboard, leaderboard_cost
 from vlmtune.cli.evaluate import default_name
 from vlmtune.cli.main import main
@@ -106,6 +108,23 @@ def test_other_weights_and_other_items_are_measured_again(models, benchmarks, ca
     assert capsys.readouterr().out.count(": 0 measured, 3 to measure") == 3
 
 
+def test_each_of_many_labels_is_among_the_items(tmp_path):
+    """PyTorch writes tensors of more than 1,000 numbers without those in the middle."""
+    queries = [f"cube {i}" for i in range(600)]
+    digests = set()
+    for value in (0, 1):
+        flags = [1] * 600
+        flags[300] = value
+        Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+        Image.new("RGB", (4, 4), "red").save(tmp_path / "b.png")
+        data = [["a.png", None, flags, [1] * 600], ["b.png", None, [0] * 600, [1] * 600]]
+        (tmp_path / "queries.json").write_text(json.dumps({"labels": queries, "data": data}))
+        benchmark = ColaSingle(str(tmp_path / "queries.json"), str(tmp_path))
+        benchmark.load()
+        digests.add(leaderboard.items_digest(benchmark, {}))
+    assert len(digests) == 2
+
+
 def test_a_misspelt_model_is_found_before_any_is_measured(models, benchmarks, capsys):
     assert made("out", [*models, "ViT-B-23:openai"], benchmarks) == 2
     told = capsys.readouterr()
@@ -161,6 +180,9 @@ def test_the_speed_is_of_a_caption_that_the_model_can_read(tmp_path):
     cost = leaderboard_cost.cost_of(model, unknown, tmp_path / "other.json")
     assert cost is not None
     assert cost.pairs_a_second is None
+    cost = leaderboard_cost.cost_of(model, ["a red cube"], tmp_path / "other.json")
+    assert cost is not None
+    assert cost.pairs_a_second is not None  # other benchmarks, which it can read
 
 
 def test_a_run_is_its_newest_checkpoint(tmp_path):

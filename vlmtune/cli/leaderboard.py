@@ -8,9 +8,10 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -201,10 +202,22 @@ def items_digest(benchmark: Benchmark, known: dict[ImageRef, str]) -> str:
         # Images are known by content, and so are the items that are listed for repeats.
         if field.name in ("images", "compared"):
             continue
-        value = getattr(items, field.name)
-        plain = value.tolist() if isinstance(value, Tensor) else value
-        total.update(f"{field.name} {plain!r}".encode())
+        value = _plain(getattr(items, field.name))
+        total.update(f"{field.name} {value!r}".encode())
     return total.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """A value with lists for all tensors in it, of which `repr` leaves most numbers out."""
+    if isinstance(value, Tensor):
+        return value.tolist()
+    if is_dataclass(value):
+        value = [getattr(value, field.name) for field in fields(value)]
+    if isinstance(value, dict):
+        value = list(value.items())
+    if isinstance(value, list | tuple):
+        return list(map(_plain, value))
+    return value
 
 
 def newest_of_run(given: str) -> str:

@@ -53,7 +53,8 @@ def cost_of(model: Model, captions: Sequence[str], file: Path) -> Cost | None:
         size = sum(file.stat().st_size for file in part.glob("*.bin"))
     scored = Pooled(vectors) if prepared is None else prepared
     cost = Cost(size, _pairs_a_second(encoder, scored, captions))
-    write_text(file, json.dumps(asdict(cost)))
+    if cost.pairs_a_second is not None:  # the model may know a caption of the next call
+        write_text(file, json.dumps(asdict(cost)))
     return cost
 
 
