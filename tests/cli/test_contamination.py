@@ -108,6 +108,11 @@ def test_corpora_overlap_what_they_share_images_with(folder):
     assert "images of cola_multi, crepe_productivity, retrieval: build" in line
     (line,) = unchecked(coco(folder, kind=KarpathyBuilder), benchmarks(folder))
     assert "sugar_crepe, cola_multi, crepe_productivity, retrieval, eqben, zero_shot" in line
+    first, second = folder / "eqben.json", folder / "more.json"
+    second.write_text(first.read_text().replace("9", "8"))
+    both = EqBen({"eqbenag": str(first), "eqbengebc": str(second)}, str(folder))
+    (line,) = unchecked(coco(folder, kind=KarpathyBuilder), [both])
+    assert f"images of eqben: build it with --measured '[{first},{second}]'" in line
 
 
 def test_the_split_that_is_measured_was_trained_on(folder):

@@ -51,23 +51,25 @@ def unchecked(sets: Sequence[ShardSet], benchmarks: Sequence[Benchmark[Any]]) ->
 
 def _checked(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> str:
     """The line of a set; empty if it has no images of benchmarks."""
-    named = {}  # the benchmarks of which the set may have images, with a file of each
+    # The benchmarks of which the set may have images, and their files.
+    names: dict[str, None] = {}
+    files: dict[str, None] = {}
     try:
         for benchmark in benchmarks:
             for file in _files(benchmark):
                 if not _apart(data, benchmark, file):
-                    named[benchmark.name] = file
+                    names[benchmark.name] = None
+                    files[str(file)] = None
     except Exception as error:  # a check that only warns never stops a training
         return (
             f"warning: could not check whether {data.path} has images of benchmarks "
             f"({type(error).__name__}: {error})"
         )
-    if not named:
+    if not names:
         return ""
-    files = ",".join(dict.fromkeys(map(str, named.values())))
     return (
-        f"warning: {data.path} may have images of {', '.join(named)}: build it with "
-        f"--measured '[{files}]' to leave them out"
+        f"warning: {data.path} may have images of {', '.join(names)}: build it with "
+        f"--measured '[{','.join(files)}]' to leave them out"
     )
 
 
