@@ -9,7 +9,7 @@ from tests.backbones import hf_models
 from tests.refusals import command_refused, refused
 from tests.tiny import cola_plugin, plugin, write_cola
 from vlmtune.cli.main import main
-from vlmtune.cli.overrides import changed_lists, rewritten
+from vlmtune.cli.overrides import changed_lists, loses_name, rewritten
 
 CONFIG = """
 trainer:
@@ -173,6 +173,11 @@ def test_a_class_that_occurs_twice_needs_its_position():
     (word,) = changed
     made = json.loads(word.removeprefix("--objectives="))
     assert [one["init_args"].get("weight") for one in made] == [None, 2, 3]
+
+
+def test_the_name_of_a_file_names_no_run():
+    assert loses_name(["--model.adapter=lora", "--trainer.callbacks.ModelCheckpoint.filename=best"])
+    assert not loses_name(["--model.adapter=lora", "--trainer.callbacks.0.init_args.name", "mine"])
 
 
 def test_other_words_stay_as_they_are():

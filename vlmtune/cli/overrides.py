@@ -85,7 +85,7 @@ def loses_name(arguments: Sequence[str]) -> bool:
     replaces_adapter = False
     for word in arguments:
         key, _, _ = word.partition("=")
-        if key.startswith("--trainer.callbacks") and key.endswith("name"):
+        if key.startswith("--trainer.callbacks") and key.endswith(".name"):
             return False  # the arguments name the run themselves
         if key in ADAPTERS:
             replaces_adapter = True
