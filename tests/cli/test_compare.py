@@ -246,11 +246,15 @@ def test_a_grid_trains_each_strategy_with_each_combination(suite, capsys):
     table = Path("runs-grid/compare.md").read_text()
     assert "| Second \\| two, lr 0.1 | 12 | 70.0 % | – |" in table
     assert "| First, lr 0.01, batch_size 40 | 12 | 30.0 % | – |" in table
-    # A grid over the steps keeps its points, too.
-    for steps, value in ((10, 0.11), (20, 0.22)):
-        runner.values[f"two_max_steps-{steps}"] = value
-        compare.run(options(suite, grid=[f"trainer.max_steps={steps}"], only=["two"]), runner)
-    assert "two, max_steps 10 | 12 | 11.0 % |" in Path("runs-grid/compare.md").read_text()
+    # A grid over the steps keeps its points, too, with the order of their seeds.
+    for seed in (2, 3, 10):
+        runner.values[f"two_max_steps-10/seed-{seed}"] = seed / 100
+    runner.values["two_max_steps-20"] = 0.22
+    for steps, seeds in ((10, [2, 3, 10]), (20, [0])):
+        grid = [f"trainer.max_steps={steps}"]
+        compare.run(options(suite, grid=grid, only=["two"], seeds=seeds), runner)
+    table = Path("runs-grid/compare.md").read_text()
+    assert "two, max_steps 10 | 12 | 5.0 % (2.0 % / 3.0 % / 10.0 %) |" in table
     # Points that were measured with other settings do not stand beside new ones.
     Path("one.yaml").write_text("one: 2\n")
     runner.values["one_lr-0.2"] = 0.6

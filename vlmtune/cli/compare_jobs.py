@@ -197,7 +197,9 @@ def other_points(listed: Sequence[Job], out: Path, steps: int | None) -> list[Jo
     folders = {job.folder for job in listed}
     known = [_configs(job.words) for job in listed]
     jobs = []
-    for path in sorted(out.glob(f"*/seed-*/{RECIPE}")):
+    recipes = out.glob(f"*/seed-*/{RECIPE}")
+    # Seed 10 comes after seed 2.
+    for path in sorted(recipes, key=lambda path: (len(path.parent.name), path)):
         with reading(path, "the recipe of a run", "remove its folder"):
             words = json.loads(path.read_text(encoding="utf-8"))["command"]
         names = [word for word in words if word.startswith(f"{NAME}=")]
