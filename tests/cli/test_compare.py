@@ -439,6 +439,12 @@ def test_a_run_that_fails_does_not_stop_the_others(suite, capsys):
     assert "| First | 12 | 50.0 % |" in Path("runs/compare.md").read_text()
 
 
+def test_a_date_in_a_row_is_a_text(suite):
+    suite.write_text(suite.read_text().replace("seed: 2", "tags: [2026-11-29]"))
+    (run,) = list_jobs(read_experiment(suite), Path("out"), [0], ["two"], None)
+    assert '{"model": {"tags": ["2026-11-29"]}}' in run.words
+
+
 def test_a_base_measures_its_runs(suite):
     Path("base.yaml").write_text("trainer: {max_steps: 1}\n")
     with refused("expected one BenchmarkCallback in trainer.callbacks of base.yaml, got 0"):

@@ -9,7 +9,6 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from datetime import date
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -25,6 +24,13 @@ MOST_VALUES = 100_000
 """Values in a file, each counted as often as aliases repeat it."""
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads a date as a text, such as the name of a run: JSON has no dates."""
+
+
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", yaml.SafeLoader.construct_yaml_str)
+
+
 def read_yaml(path: Path) -> Any:
     """Reads a YAML file; raises `UserError` if it cannot be read or is not YAML."""
     check_yaml(path)
@@ -33,23 +39,20 @@ def read_yaml(path: Path) -> Any:
         if path.suffix == ".json":  # it may have tabs, which YAML forbids
             with contextlib.suppress(ValueError):
                 return json.loads(text)
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)  # noqa: S506  # a safe one
 
 
 def read_value(text: str) -> Any:
     """Returns the value that the text of an option stands for.
 
     Example:
-        >>> read_value("1e-5"), read_value("null"), read_value("[a, 2]"), read_value("a: [")
-        (1e-05, None, ['a', 2], 'a: [')
+        >>> read_value("1e-5"), read_value("null"), read_value("[2026-11-29]"), read_value("a: [")
+        (1e-05, None, ['2026-11-29'], 'a: [')
     """
-    for read in (json.loads, yaml.safe_load):  # YAML 1.1 takes 1e-5 for a text
-        try:
-            value = read(text)
-        except (ValueError, yaml.YAMLError, RecursionError):
-            continue
-        # The parser reads a date as a text, such as the name of a run, and JSON has no dates.
-        return text if isinstance(value, date) else value
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text)  # YAML 1.1 takes 1e-5 for a text
+    with contextlib.suppress(ValueError, yaml.YAMLError, RecursionError):
+        return yaml.load(text, _Loader)  # noqa: S506  # a safe one
     return text
 
 
