@@ -21,6 +21,7 @@ from tests.runs import QUIET
 from tests.test_configs import Parsed, bare, check_recipe
 from tests.tiny import cola_plugin, plugin, write_cola
 from vlmtune.cli import compare
+from vlmtune.cli.commands import command_parser
 from vlmtune.cli.compare_grid import with_grid
 from vlmtune.cli.compare_jobs import Experiment, list_jobs, read_experiment
 from vlmtune.cli.fit_checks import replaced
@@ -221,6 +222,8 @@ def test_products_and_grids_are_rows_with_folders_of_their_own(suite):
     suite.write_text(more.replace("    b: ", "    a_b: {name: Z, configs: []}\n    b: "))
     with refused("expected keys in product that make new rows, got 'a_b_x' twice"):
         read_experiment(suite)
+    given = ["compare", "suite.yaml", "--grid", "a=1,2", "b=3", "--grid", "c=4"]
+    assert command_parser().parse_args(given).grid == ["a=1,2", "b=3", "c=4"]
 
 
 def test_a_grid_trains_each_strategy_with_each_combination(suite, capsys):

@@ -287,8 +287,9 @@ def command_parser() -> argparse.ArgumentParser:
     add = command("compare", "train many strategies and compare them in one table", COMPARE)
     add("experiment", **path, help="a YAML, for example configs/experiments/compare/cola.yaml")
     add("--seeds", type=int, nargs="+", default=[0], help="seeds of each strategy (0)")
-    add("--only", nargs="+", default=[], metavar="STRATEGY", help="only train these rows")
-    add("--grid", nargs="+", default=[], metavar="KEY=VALUE,...", help=GRID)
+    more = {"nargs": "+", "action": "extend", "default": []}  # an option twice adds up
+    add("--only", **more, metavar="STRATEGY", help="only train these rows")
+    add("--grid", **more, metavar="KEY=VALUE,...", help=GRID)
     add("--steps", type=int, help="shorten every run to this many steps")
     add("--out", **path, help="folder of the runs; by default the one in the YAML")
 
