@@ -51,9 +51,8 @@ def unchecked(sets: Sequence[ShardSet], benchmarks: Sequence[Benchmark[Any]]) ->
 
 def _checked(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> str:
     """The line of a set; empty if it has no images of benchmarks."""
-    # The benchmarks of which the set may have images, and their files.
-    names: dict[str, None] = {}
-    files: dict[str, None] = {}
+    names: dict[str, None] = {}  # the benchmarks of which the set may have images
+    files: dict[str, None] = {}  # of these benchmarks
     try:
         for benchmark in benchmarks:
             for file in _files(benchmark):
