@@ -126,12 +126,13 @@ class Runner:
             raise UserError(f"expected {name} to train, got a toy: choose another")
         metric = MetricValue(value, 10, chance=0.25)
         seed = int(name[-1]) if words[0] == "fit" else None
-        steps = {"steps": 30} if seed is not None else {}
+        steps = {"steps": 30, "ranks": 2} if seed is not None else {}
         if self.digest is not None and seed is not None:
             steps["training_data"] = [{"records": 12, "digest": self.digest}]
         origin = ("b", "a", {}, self.frozen)
-        provenance = Provenance(*origin, "", steps, {}, "c", "d", seed, 12, 6.0)
-        results = (Result("toy", "1", "accuracy", {"accuracy": metric}),)
+        provenance = Provenance(*origin, "", steps, {}, "c", "d", seed, 12, 12.0)
+        rank = MetricValue(3.0, 10, unit="rank", higher_is_better=False)
+        results = (Result("toy", "1", "accuracy", {"accuracy": metric, "rank": rank}),)
         not_run = ()
         if value > 1:
             results, not_run = (), (("toy", "an image is damaged"),)
@@ -149,7 +150,7 @@ def test_means_of_seeds_stand_in_the_table(suite, capsys):
     compare.run(options(suite, seeds=[1]), runner)
     compare.run(options(suite), runner)
     table = Path("runs/compare.md").read_text()
-    # 12 records, 30 steps of 8 of them in 6 seconds
+    # 12 records, 30 steps of 8 of them on each of two ranks in 12 seconds
     assert table.splitlines()[2:] == [
         "| strategy | trainable parameters | accuracy | s/epoch |",
         "| --- | ---: | ---: | ---: |",
@@ -167,7 +168,7 @@ def test_means_of_seeds_stand_in_the_table(suite, capsys):
     rows = json.loads(Path("runs/compare.json").read_text())["rows"]
     assert [run["values"]["accuracy"] for run in rows["one"]["runs"]] == [0.3, 0.5]
     assert [run["seed"] for run in rows["two"]["runs"]] == [0, 1]
-    assert rows["two"]["runs"][0]["seconds_per_epoch"] == pytest.approx(6 * 12 / (30 * 8))
+    assert rows["two"]["runs"][0]["seconds_per_epoch"] == pytest.approx(12 * 12 / (30 * 16))
     # A seed that was trained on other shards is no repetition.
     runner.values["two/seed-2"] = 0.7
     runner.digest = "new"
@@ -184,11 +185,15 @@ def test_means_of_seeds_stand_in_the_table(suite, capsys):
 
 def test_a_run_without_a_number_leaves_the_others_in_the_table(suite, capsys):
     runner = Runner({"zero_shot": 0.2, "one": 2.0, "two": 0.9, "one/seed-1": 0.5})
+    suite.write_text(suite.read_text().replace("toy accuracy}", "toy accuracy, rank: toy rank}"))
     compare.run(options(suite), runner)
     compare.run(options(suite, seeds=[1], only=["one"]), runner)
     assert "runs/one/seed-0: toy not run: an image is damaged" in capsys.readouterr().err
     lines = Path("runs/compare.md").read_text().splitlines()
-    assert lines[-2:] == ["| First | 12 | – | – |", "| Second \\| two | 12 | 90.0 % | – |"]
+    assert lines[-2:] == [
+        "| First | 12 | – | – | – |",
+        "| Second \\| two | 12 | 90.0 % | 3.00 | – |",
+    ]
 
 
 def test_products_and_grids_are_rows_with_folders_of_their_own(suite):
@@ -258,6 +263,13 @@ def test_a_grid_trains_each_strategy_with_each_combination(suite, capsys):
         compare.run(options(suite, grid=grid, only=["two"], seeds=seeds), runner)
     table = Path("runs-grid/compare.md").read_text()
     assert "two, max_steps 10 | 12 | 5.0 % (2.0 % / 3.0 % / 10.0 %) |" in table
+    # Shorter runs in the same folder have a table of their own.
+    runner.values["two_c-1"] = 0.4
+    changes = {"steps": 5, "out": Path("runs-grid")}
+    compare.run(options(suite, grid=["b.c=1"], only=["two"], **changes), runner)
+    table = Path("runs-grid/compare.md").read_text()
+    assert "two, c 1 | 12 | 40.0 %" in table
+    assert "max_steps" not in table
     # Points that were measured with other settings do not stand beside new ones.
     Path("one.yaml").write_text("one: 2\n")
     runner.values["one_lr-0.2"] = 0.6
@@ -419,12 +431,17 @@ def test_a_changed_config_is_not_taken_for_the_run_it_was(suite, capsys):
 
 
 def test_a_changed_yaml_that_a_config_names_is_another_run(suite, capsys):
+    Path("own").mkdir()
+    Path("own/one.yaml").write_text("pairs: pairs.yaml\n")  # the one in its own folder
+    Path("own/pairs.yaml").write_text("pairs: 1\n")
+    suite.write_text(suite.read_text().replace("one.yaml", "own/one.yaml"))
     runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
     compare.run(options(suite), runner)
-    Path("pairs.yaml").write_text("pairs: 2\n")
-    with refused("2 of 3 failed"):
-        compare.run(options(suite), runner)
-    assert capsys.readouterr().err.count("a run of the same command and configs") == 2
+    for changed, failed in (("own/pairs.yaml", 1), ("pairs.yaml", 2)):
+        Path(changed).write_text("pairs: 2\n")
+        with refused(f"{failed} of 3 failed"):
+            compare.run(options(suite), runner)
+        assert capsys.readouterr().err.count("a run of the same command and configs") == failed
 
 
 def test_a_run_that_fails_does_not_stop_the_others(suite, capsys):
@@ -489,8 +506,13 @@ def test_a_failing_process_leaves_its_last_line(tmp_path, monkeypatch):
     child.write_text('#!/bin/sh\necho first >&2\necho "last of $*" >&2\nexit 2\n')
     child.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(child))
+    log = tmp_path / "log.txt"
     with refused("got 'last of -m vlmtune report none': see .*log.txt"):
-        compare.run_process(["report", "none"], tmp_path / "log.txt")
+        compare.run_process(["report", "none"], log)
+    child.write_text("#!/bin/sh\necho again\nkill -9 $$\n")
+    with refused("got 'again': see .*log.txt"):
+        compare.run_process(["report", "none"], log)
+    assert log.read_text().startswith("first\n")  # a run that goes on adds to its log
 
 
 def test_a_strategy_is_trained_by_the_same_code_as_fit(tmp_path, monkeypatch, model_folder, shards):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,12 @@ from tests.export.test_files import trained
 from tests.tiny import cola_plugin, plugin, write_cola
 from vlmtune.adapters import LinearProbe, MMAdapter
 from vlmtune.benchmarks.cola_single import ColaSingle
+from vlmtune.benchmarks.table_retrieval import TableRetrieval
 from vlmtune.cli import leaderboard, leaderboard_cost
 from vlmtune.cli.evaluate import default_name
 from vlmtune.cli.main import main
 from vlmtune.export.files import save_export
+from vlmtune.report.leaderboard import TWIN
 from vlmtune.report.run_report import RunReport
 
 FILES = ("leaderboard.html", "leaderboard.md", "leaderboard.csv")
@@ -144,6 +147,7 @@ def test_the_files_hold_gains_costs_and_both_conventions(models, benchmarks):
     page = Path("out/leaderboard.html").read_bytes()
     assert made("out", models, benchmarks) == 0
     assert Path("out/leaderboard.html").read_bytes() == page
+    assert float(probe["tiny accuracy low"]) < float(probe["tiny accuracy high"])
     assert (first["training_seconds"], probe["training_seconds"]) == ("", "75.0")
     assert "found (reference) text_to_image_recall@1" in first
     # Gains count by the strict convention, so the other's table has none.
@@ -154,6 +158,21 @@ def test_the_files_hold_gains_costs_and_both_conventions(models, benchmarks):
     assert page.count('href="#pair-1-3"') == 2
     assert page.count("MM-Adapter") == 1  # a number of Cola's paper, of other items than these nine
     assert "https://" not in page.replace("https://github.com", "")
+    # Exports of one name are told apart by their folders.
+    shutil.copytree(models[1], "others/LinearProbe")
+    assert made("out", [*models[:2], "others/LinearProbe"], benchmarks) == 0
+    with Path("out/leaderboard.csv").open(newline="") as file:
+        _, *names = (line["model"] for line in csv.DictReader(file))
+    assert names == ["exports/LinearProbe", "others/LinearProbe"]
+
+
+def test_a_benchmark_that_counts_as_published_has_no_twin():
+    arguments = {"path": "a.csv", "images": "images"}
+    strict, published = (
+        TableRetrieval(**arguments, name=name, convention=name) for name in ("strict", "reference")
+    )
+    names = [one.name for one in leaderboard.with_twins([strict, published])]
+    assert names == ["strict", f"strict{TWIN}", "reference"]
 
 
 @pytest.mark.parametrize(
@@ -191,3 +210,6 @@ def test_a_run_is_its_newest_checkpoint(tmp_path):
     last = tmp_path / "checkpoints/last.ckpt"
     last.write_bytes(b"")
     assert leaderboard.newest_of_run(str(tmp_path)) == str(last)
+    assert leaderboard.weights_options(str(last), None, "RN50")["architecture"] is None
+    weights = last.rename(tmp_path / "weights.pt")
+    assert leaderboard.weights_options(str(weights), None, "RN50")["architecture"] == "RN50"

@@ -9,6 +9,7 @@ from tests.backbones import hf_models
 from tests.refusals import command_refused, refused
 from tests.tiny import cola_plugin, plugin, write_cola
 from vlmtune.cli.main import main
+from vlmtune.cli.nulls import with_nulls
 from vlmtune.cli.overrides import changed_lists, loses_name, rewritten
 
 CONFIG = """
@@ -138,6 +139,8 @@ def test_a_null_of_a_named_module_is_not_a_text(parsed, tmp_path):
     model = parsed("--model", "eqsim", *backbone, *nulls, *change)["model"]["init_args"]
     assert model["backbone"]["init_args"]["pretrained"] is None
     assert [one["init_args"]["weight"] for one in model["objectives"]] == [None, 2]
+    beside = with_nulls(["--model.a.empty=", "--model.a.split=null"], "model")
+    assert beside == ['--model={"a": {"empty": "", "split": null}}']
 
 
 @pytest.mark.parametrize(
@@ -150,7 +153,7 @@ def test_a_null_of_a_named_module_is_not_a_text(parsed, tmp_path):
             ["which vlmtune trained", "vlmtune export --merged"],
         ),
         ("--model.adapter=lorra", ["Others: bottleneck, ", "did you mean 'lora'?"]),
-        ("--trainer.callbacks.7.every_n_steps=3", ["0 (BenchmarkCallback, mine), 1 (EMA)", "'7'"]),
+        ("--trainer.callbacks.2.every_n_steps=3", ["0 (BenchmarkCallback, mine), 1 (EMA)", "'2'"]),
         ("--trainer.callbacks.Emma.decay=3", ["0 (BenchmarkCallback, mine), 1 (EMA)", "'Emma'"]),
         ("--model.objectives.PairBCE.wight=3", ["'wight' is not accepted", "'weight'"]),
         ("--model.objectives.0.weight", ["expected one argument"]),

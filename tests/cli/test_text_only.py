@@ -1,11 +1,14 @@
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
+import torch
 
 from tests.refusals import command_refused, refused
 from tests.tiny import cola_plugin, write_cola
 from vlmtune.benchmarks.pug_animals import PugAnimals
+from vlmtune.cli import text_only as text_only_runs
 from vlmtune.cli.main import main
 from vlmtune.cli.text_only import TextOnly, captions
 from vlmtune.data.shards import ShardSet, read_headers
@@ -33,7 +36,9 @@ def text_only(tmp_path):
     return TextOnly(path)
 
 
-def test_captions_are_those_of_a_text_file_or_the_true_ones_of_shards(tmp_path, shards):
+def test_captions_are_those_of_a_text_file_or_the_true_ones_of_shards(
+    tmp_path, shards, monkeypatch
+):
     (tmp_path / "some.txt").write_text("a dog\n\n  a cat on a sofa \n", "utf-8-sig")
     assert list(captions(tmp_path / "some.txt")) == ["a dog", "a cat on a sofa"]
     (tmp_path / "none.txt").write_text("\n")
@@ -44,7 +49,10 @@ def test_captions_are_those_of_a_text_file_or_the_true_ones_of_shards(tmp_path, 
         true = group.truth.any(dim=0).tolist()
         wanted += itertools.compress(group.texts, true)
     assert list(captions(shards)) == wanted
-    assert wanted
+    first, *_ = read_headers([ShardSet(str(shards))])
+    group = replace(first[1], texts=("a dog", "no dog"), truth=torch.tensor([[True, False]]))
+    monkeypatch.setattr(text_only_runs, "read_headers", lambda sets: [("", group, 0)])
+    assert list(captions(shards)) == ["a dog"]
 
 
 @pytest.mark.parametrize("kind", ["absent", "binary", "empty folder", "table"])

@@ -83,6 +83,12 @@ def test_models_are_ranked_by_their_gain_and_the_front_leaves_out_what_another_m
     made = board(clip=(6, 6, 12), worse=(3, 3, 12), better=(9, 9, 0), same=(6, 6, 12))
     names = [entry.report.name for entry in made.ranked()]
     assert names == ["clip", "better", "same", "worse"]
+    first, worse, none = board(clip=(6, 6, 12), worse=(3, 3, 12), none=(0, 0, 0)).entries
+    none = replace(none, report=replace(none.report, results=()))
+    assert [one.report.name for one in Board([first, none, worse]).ranked()][1:] == [
+        "worse",
+        "none",
+    ]
     made = board(clip=(0, 0, 12), probe=(12, 6, 9), worse=(12, 3, 6), lora=(12, 12, 3))
     assert made.front == [0, 1, 3]
     page = made.html()
