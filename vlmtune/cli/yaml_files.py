@@ -86,13 +86,12 @@ def _names_in(value: Any) -> list[str]:
     """The texts in a value that end like names of YAMLs."""
     if isinstance(value, str):
         return [value] if value.endswith((".yaml", ".yml")) else []
-    parts: list[Any] = []
     if isinstance(value, dict):
-        parts = list(value.values())
-    elif isinstance(value, list):
-        parts = value
+        value = list(value.values())
+    if not isinstance(value, list):
+        return []
     names = []
-    for part in parts:
+    for part in value:
         names += _names_in(part)
     return names
 
@@ -137,6 +136,5 @@ def _values(node: yaml.Node, known: dict[int, float]) -> float:
             parts = node.value
         elif isinstance(node, yaml.MappingNode):
             parts = list(chain.from_iterable(node.value))  # keys and values
-        inner = sum(_values(part, known) for part in parts)
-        known[id(node)] = 1.0 + inner
+        known[id(node)] = 1.0 + sum(_values(part, known) for part in parts)
     return known[id(node)]
