@@ -34,8 +34,8 @@ PHRASES = (
     "numbers that are none",
     "before it costs",
     *("is said", "are said", "is told", "are told", "is no number", "are no number"),
-    r"(?<!there )is no (?!longer|more |better)",  # say "is not a"
-    r"(?<!there )are no (?!longer|more |better)",
+    r"(?<!there )is no (?!longer|more |better|picture of)",  # say "is not a"
+    r"(?<!there )are no (?!longer|more |better|picture of)",
     "is refused",  # say "is an error"
     "it is kept",  # say "reusing it"
     "goes on from",  # say "resumes from"

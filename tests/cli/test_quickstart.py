@@ -100,6 +100,7 @@ def test_the_full_size_has_more_images_foils_steps_and_benchmarks(run):
     full = {path.stem: yaml.safe_load(path.read_text()) for path in (OUT / "configs").iterdir()}
     assert full["world"]["train"] > small["world"]["train"]
     assert full["world"]["long_foils"] > small["world"]["long_foils"] == 0
+    assert (full["world"]["synonyms"], small["world"]["synonyms"]) == (True, False)
     steps = [size["grounded_words"]["trainer"]["max_steps"] for size in (small, full)]
     assert steps[0] < steps[1]
     assert full["benchmarks"] == small["benchmarks"] + small["suite"]

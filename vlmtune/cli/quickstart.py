@@ -46,7 +46,7 @@ SIZES: Mapping[str, Mapping[str, Mapping[str, int | float]]] = {  # size -> conf
     },
     "small": {},
     "full": {
-        "world": {"train": 12000, "ar4t_train": 6000, "long_foils": 2},
+        "world": {"train": 12000, "ar4t_train": 6000, "long_foils": 2, "synonyms": True},
         "grounded_words": {"max_steps": 4000},
     },
 }

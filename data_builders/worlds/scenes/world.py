@@ -6,6 +6,7 @@ In: options. Out: rendered scenes in the formats of corpora. Never: a shard.
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -102,6 +103,8 @@ class ScenesBuilder(Builder):
             relations or negation; one or two sentences of the foil are false.
         grammar: At most this many sentences with a false counterpart per image of
             `grammar/train.csv`, in many orders, with and without negation.
+        synonyms: Whether "object" and "thing", and "picture" and "scene", take turns in these
+            sentences.
         graded: At most this many rows per image of `graded/train.csv`, each with five captions: an
             exact one, one that states less, one with a wrong attribute, one with a wrong object and
             one of another scene.
@@ -119,7 +122,7 @@ class ScenesBuilder(Builder):
     idle: ClassVar[Mapping[str, Any]] = {
         "processes": ..., "benchmarks": 0, "placements": 0, "foils": 0, "eqben_train": 0,
         "classes": 0, "long_foils": 0, "spar_repeats": 1, "unread_colors": (), "held_out": 0,
-        "ar4t_form": "world", "clevr": False, "grammar": 0,
+        "ar4t_form": "world", "clevr": False, "grammar": 0, "synonyms": False,
         "graded": 0,
     }  # fmt: skip
 
@@ -141,7 +144,7 @@ class ScenesBuilder(Builder):
         classes: NonNegativeInt = 0, long_foils: NonNegativeInt = 0,
         unread_colors: Sequence[str] = (), held_out: NonNegativeInt = 0,
         ar4t_form: AR4TForm = "world", clevr: bool = False, grammar: NonNegativeInt = 0,
-        graded: NonNegativeInt = 0,
+        synonyms: bool = False, graded: NonNegativeInt = 0,
     ) -> None:  # fmt: skip
         if not train + val + test:
             raise UserError("expected scenes in train, val or test, got none: raise one of them")
@@ -169,7 +172,7 @@ class ScenesBuilder(Builder):
         self.benchmarks, self.placements = benchmarks, placements
         self.spar_repeats, self.foils, self.eqben_train = spar_repeats, foils, eqben_train
         self.classes, self.long_foils, self.held_out = classes, long_foils, held_out
-        self.grammar, self.graded = grammar, graded
+        self.grammar, self.synonyms, self.graded = grammar, synonyms, graded
 
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> None:
@@ -263,10 +266,11 @@ class ScenesBuilder(Builder):
         write_json(folder / "karpathy/dataset_scenes.json", content)
         if self.foils or self.long_foils:
             self._write_foils(folder, images)
-        tables = {"grammar": (grammar, self.grammar), "graded": (graded, self.graded)}
-        for name, (form, count) in tables.items():
+        sentences = partial(grammar.table, synonyms=self.synonyms)
+        tables = {"grammar": (sentences, self.grammar), "graded": (graded.table, self.graded)}
+        for name, (table, count) in tables.items():
             if count and "train" in images:
-                content = form.table(images["train"], self.training, self.seed, count)
+                content = table(images["train"], self.training, self.seed, count)
                 write_text(folder / f"{name}/train.csv", content)
 
     def _write_foils(self, folder: Path, images: Images) -> None:

@@ -31,11 +31,15 @@ Exchanged = tuple[tuple[Noun, Noun], tuple[Noun, Noun]]
 
 @dataclass(frozen=True)
 class SceneContext:
-    """A scene, the world whose words its captions may use, and a random generator."""
+    """A scene, the world whose words its captions may use, and a random generator.
+
+    With `synonyms`, words of the same meaning take turns in sentences of the grammar.
+    """
 
     scene: Scene
     spec: WorldSpec
     rng: random.Random
+    synonyms: bool = False
 
     @cached_property
     def kinds(self) -> Mapping[str, Sequence[str]]:

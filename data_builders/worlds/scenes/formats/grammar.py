@@ -8,7 +8,9 @@ scene decides between them. `held_out.wordings.csv` has forms that no sentence h
 `vlmtune build table` reads the table.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import permutations
 from math import comb
 
@@ -106,11 +108,41 @@ _ABSENT = (
     "there is not {a}",
     "{beside} and no {noun}",
     "there is {beside} and no {noun}",
+    "{a} is not in the picture",
+    "no thing in the scene is {a}",
+    "this is no picture of {a}",
+    "not one of the objects is {a}",
+    "{a} is not one of the objects",
+    "not {a}",
 )
-_PRESENT = ("there is {a}", "a scene with {a}", "{a} is in the picture", "{beside} and {a}")
+_PRESENT = (
+    "there is {a}",
+    "a scene with {a}",
+    "{a} is in the picture",
+    "{beside} and {a}",
+    "one of the objects is {a}",
+    "{a} is one of the objects",
+    "a thing in the scene is {a}",
+)
 _FRAMES = ("{}", "{}", "{}", "in the picture {}", "{} in the picture")
 _PHRASE_FRAMES = (*_FRAMES, "a photo of {}", "a picture of {}", "this is a picture of {}")
+# Around a phrase that is false.
+_DENYING_FRAMES = ("this is no picture of {}", "no photo of {}")
+_THINGS = ("object", "thing")
+_PICTURES = ("picture", "scene")
 _ARTICLES = ("a", "a", "the", "the", "this", "")
+
+
+def _template(context: SceneContext, templates: Sequence[str]) -> str:
+    """Chooses a template, with other words of the same meaning if the context has synonyms."""
+    template = context.rng.choice(templates)
+    if not context.synonyms:
+        return template
+    thing = context.rng.choice(_THINGS)
+    picture = context.rng.choice(_PICTURES)
+    template = re.sub("|".join(_THINGS), thing, template)
+    # Nobody says "a scene of a cube".
+    return re.sub(rf"({'|'.join(_PICTURES)})(?! of)", picture, template)
 
 
 def _articles(context: SceneContext) -> list[str]:
@@ -129,14 +161,19 @@ def _objects(articles: Sequence[str], *nouns: Noun) -> dict[str, str]:
     return fields
 
 
-def table(images: Sequence[SceneImage], spec: WorldSpec, seed: int, count: int) -> str:
+def table(
+    images: Sequence[SceneImage], spec: WorldSpec, seed: int, count: int, synonyms: bool = False
+) -> str:
     """Returns the csv: at most `count` rows an image.
+
+    With `synonyms`, "object" and "thing" take turns, and so do "picture" and "scene".
 
     No sentence, true or false, states a forbidden composition of `spec`.
     """
     rows = []
     writers, weights = zip(*_WRITERS.items(), strict=True)
     for image, context in contexts(images, spec, seed, "grammar"):
+        context = replace(context, synonyms=synonyms)
         written: dict[Sentences, None] = {}
         for write in context.rng.choices(writers, weights, k=_ATTEMPTS * count):
             sentences = write(context)
@@ -153,10 +190,13 @@ def _fits(sentences: Sentences) -> bool:
 
 
 def _framed(context: SceneContext, true: str, false: str) -> Sentences:
-    clause = "is" in true.split()
-    frames = _FRAMES if clause else _PHRASE_FRAMES
+    frames = _FRAMES if _is_clause(true) else _PHRASE_FRAMES
     frame = context.rng.choice(frames)
     return frame.format(true), frame.format(false)
+
+
+def _is_clause(text: str) -> bool:
+    return "is" in text.split()
 
 
 def _brief(context: SceneContext, noun: Noun) -> Noun:
@@ -180,7 +220,7 @@ def _relation(context: SceneContext) -> Sentences | None:
         # What is denied of two objects says that they are there.
         fails = holds[0], INVERSE[name], holds[2]
     others = _DENIED if denied else _AFFIRMED
-    template = context.rng.choice(_RELATED + others)
+    template = _template(context, _RELATED + others)
     true = _related(template, articles, holds, denied)
     false = _related(template, articles, fails, denied)
     if denied:
@@ -225,7 +265,7 @@ def _two_relations(context: SceneContext) -> Sentences | None:
     """Two relations of one object to two others, against one or both of them inverted."""
     nouns = [Noun.of(obj) for obj in context.scene.objects]
     articles = _articles(context)
-    template = context.rng.choice(_RELATED_TWICE)
+    template = _template(context, _RELATED_TWICE)
     for (i, first, j), (_, second, m) in context.two_relations():
         named = [_brief(context, nouns[number]) for number in (i, j, m)]
         # Of two objects of one description the other may have the false relations.
@@ -254,18 +294,24 @@ def _related_twice(template: str, objects: Mapping[str, str], names: tuple[str, 
 def _colours(context: SceneContext) -> Sentences | None:
     """Two objects with their colours, against the colours exchanged."""
     articles = _articles(context)
-    template = context.rng.choice(_COLOURED)
+    template = _template(context, _COLOURED)
 
     def write(first: Noun, second: Noun) -> str:
         return template.format(**_objects(articles, first, second), **colour_fields(first, second))
 
     sentences = context.exchanged(write)
-    return None if sentences is None else _framed(context, *sentences)
+    if sentences is None:
+        return None
+    true, false = sentences
+    if not _is_clause(true) and context.rng.random() < 0.2:
+        frame = context.rng.choice(_DENYING_FRAMES)
+        return frame.format(false), frame.format(true)
+    return _framed(context, true, false)
 
 
 def _colour(context: SceneContext) -> Sentences | None:
     """The colour of the only object of its shape, or that it lacks a colour."""
-    template = context.rng.choice(_COLOUR)
+    template = _template(context, _COLOUR)
     denied = context.rng.random() < 0.5
     shown = {obj.color for obj in context.scene.objects}
     for obj in context.sole_objects():
@@ -298,7 +344,7 @@ def _three(context: SceneContext) -> Sentences | None:
     if len({obj.shape for obj in objects}) < 3 or len(set(colors)) < 3:
         return None
     articles = _articles(context)
-    template = context.rng.choice(_THREE)
+    template = _template(context, _THREE)
     # The first permutation is the true one.
     for order in context.shuffled(list(permutations(colors))[1:]):
         false = [n.replaced("color", color) for n, color in zip(nouns, order, strict=True)]
@@ -313,7 +359,7 @@ def _presence(context: SceneContext) -> Sentences | None:
     rng = context.rng
     denied = rng.random() < 0.6
     templates = _ABSENT if denied else _PRESENT
-    template = rng.choice(templates)
+    template = _template(context, templates)
     kinds = rng.choice(((), ("color",), ("color",)))
     lacking = _lacking(context, bool(kinds))
     if lacking is None or len(context.scene.objects) < 2:
@@ -374,6 +420,6 @@ _WRITERS: Mapping[Form, float] = {
     _colours: 1.5,
     _colour: 1.5,
     _three: 1.0,
-    _presence: 1.5,
+    _presence: 2.0,
     _count: 0.7,
 }

@@ -253,10 +253,15 @@ RULES = (
     (f"(?:there is )?{NOUN} (?:and|with) {NOUN} and {NOUN}",
      lambda s, a, b, c: distinct(s, a, b) and bool(means(s, c))),
     # Presence and number.
-    (f"(?:there is )?(?:no|not) {NOUN}(?: is)?", lambda s, a: not means(s, a)),
-    (f"(?:a scene|this is a picture) without {NOUN}", lambda s, a: not means(s, a)),
+    (f"(?:there is )?(?:no|not) {NOUN}(?: is)?(?: in the picture)?", lambda s, a: not means(s, a)),
+    (f"(?:this is )?a picture without {NOUN}", lambda s, a: not means(s, a)),
+    (f"(?:no object in the picture|not one of the objects) is {NOUN}",
+     lambda s, a: not means(s, a)),
+    (f"{NOUN} is not (?:in the picture|one of the objects)", lambda s, a: not means(s, a)),
+    (f"(?:one of the objects|a object in the picture) is {NOUN}", lambda s, a: bool(means(s, a))),
+    (f"{NOUN} is (?:in the picture|one of the objects)", lambda s, a: bool(means(s, a))),
     (f"(?:there is )?{NOUN} and no {NOUN}", lambda s, b, a: bool(means(s, b)) and not means(s, a)),
-    (f"(?:there is |a scene with )?{NOUN}(?: is)?", lambda s, a: bool(means(s, a))),
+    (f"(?:there is |a picture with )?{NOUN}", lambda s, a: bool(means(s, a))),
     (rf"there (?:is|are) ({COUNTED}) (\w+)", lambda s, n, a: _counts(number(s, a), n)),
 )  # fmt: skip
 
@@ -282,6 +287,11 @@ def _holds(scene: Scene, sentence: str) -> bool:
     sentence = re.sub(
         "(this is )?a photo of (?=.* of the picture)|a photo of ", "", sentence, count=1
     )
+    # Words of the same meaning.
+    sentence = sentence.replace("thing", "object").replace("scene", "picture")
+    denied = re.sub("this is no picture of |no photo of ", "", sentence)
+    if denied != sentence:
+        return not _holds(scene, denied)
     for pattern, rule in RULES:
         if found := re.fullmatch(pattern, sentence):
             return rule(scene, *found.groups())

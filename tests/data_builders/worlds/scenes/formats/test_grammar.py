@@ -33,7 +33,7 @@ def is_true(scene, sentence):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    options = SMALL | {"train": 80, "grammar": 9, "stack": 0.0}
+    options = SMALL | {"train": 80, "grammar": 9, "synonyms": True, "stack": 0.0}
     return rendered(tmp_path_factory.mktemp("grammar") / "world", options, processes=1)
 
 
@@ -54,6 +54,15 @@ def test_sentences_are_true_and_their_counterparts_false_in_a_table(world, rows)
     assert max(images.count(image) for image in set(images)) == 9
     table = TableMultipleChoice(str(world / "grammar/train.csv"), str(world / "images"))
     assert len(table.items.images) == len(set(images))
+
+
+def test_words_of_the_same_meaning_take_turns(rows):
+    captions = " ".join(row["caption"] for row in rows)
+    for form in ("the {} object", "the {} thing"):
+        assert re.search(form.format(r"\w+"), captions)
+    for form in ("in the picture is", "in the scene is", "no picture of"):
+        assert form in captions
+    assert "scene of" not in captions
 
 
 def written(write, spec, count):
