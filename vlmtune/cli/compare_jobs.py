@@ -198,7 +198,8 @@ def other_points(listed: Sequence[Job], out: Path, steps: int | None) -> list[Jo
     known = [_configs(job.words) for job in listed]
     jobs = []
     recipes = out.glob(f"*/seed-*/{RECIPE}")
-    for path in sorted(recipes, key=lambda path: (len(path.parent.name), path)):  # 10 after 2
+    # seed-10 comes after seed-2.
+    for path in sorted(recipes, key=lambda path: (len(path.parent.name), path)):
         with reading(path, "the recipe of a run", "remove its folder"):
             words = json.loads(path.read_text(encoding="utf-8"))["command"]
         names = [word for word in words if word.startswith(f"{NAME}=")]

@@ -39,7 +39,7 @@ def read_yaml(path: Path) -> Any:
         if path.suffix == ".json":  # it may have tabs, which YAML forbids
             with contextlib.suppress(ValueError):
                 return json.loads(text)
-        return yaml.load(text, _Loader)  # noqa: S506  # a safe one
+        return _Loader(text).get_single_data()
 
 
 def read_value(text: str) -> Any:
@@ -52,7 +52,7 @@ def read_value(text: str) -> Any:
     with contextlib.suppress(ValueError, RecursionError):
         return json.loads(text)  # YAML 1.1 takes 1e-5 for a text
     with contextlib.suppress(ValueError, yaml.YAMLError, RecursionError):
-        return yaml.load(text, _Loader)  # noqa: S506  # a safe one
+        return _Loader(text).get_single_data()
     return text
 
 
