@@ -233,7 +233,7 @@ class Backbone(Configured, nn.Module, ABC):
         """Rows and columns of an image's patches, which are as square as its pixels allow."""
         height, width = self.blank().shape[-2:]
         rows = round(math.sqrt(self.image_tokens * height / width))
-        return rows, self.image_tokens // max(rows, 1)
+        return rows, self.image_tokens // rows
 
     def blank(self) -> Pixels:
         """Returns the pixels of one black image, where the weights are."""
