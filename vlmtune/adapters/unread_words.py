@@ -7,20 +7,20 @@ of hidden words and of patches. Never: a change of the towers.
 from dataclasses import replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vlmtune.adapters.base import Vectors
 from vlmtune.adapters.towers import each_token, image_tower, run_all, text_tower
+from vlmtune.adapters.word_pieces import ByToken, WordPieces
 from vlmtune.adapters.words import word_mask
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.types import Tokens, send
 
 CERTAINTY = 0.5  # of the evidence of a text, for each of its unread words
-Ids = Int[Tensor, "k"]
-Meanings = Float[Tensor, "k d"]
+MeaningByToken = Float[Tensor, "n t d"]
 
 
 class UnreadWords(nn.Module):
@@ -44,7 +44,8 @@ class UnreadWords(nn.Module):
     $1 + r_w$, and $r_w$ is 0 until a gradient changes it, so it shows which words were read. Before
     training no word is hidden.
 
-    Words are the tokens of the model: of a word in pieces, single pieces may be unread.
+    A word that the tokenizer splits (`WordPieces`) is hidden as a whole if training lacked one of
+    its pieces. It has one meaning, at its last piece. Training hides only words of one piece.
 
     Source: ours. Patches compared in the shared space are those of MaskCLIP (Zhou et al. 2022,
     section 3.2).
@@ -64,58 +65,67 @@ class UnreadWords(nn.Module):
         self.scale = weight * backbone.logit_scale
         self.width = backbone.embed_dim
         self.vocabulary = self.tower.embedding.num_embeddings
+        self.pieces = WordPieces(self.tower.vocabulary(), self.vocabulary)
         self.read = nn.Parameter(torch.zeros(self.vocabulary, 1))
         self.hidden_word = nn.Parameter(torch.zeros(self.tower.width))
         # Without a weight nothing is compared, and a mean would have no gradient.
         self.mean = nn.Parameter(torch.zeros(self.width), requires_grad=weight > 0)
 
-    def forward(self, text: Tokens) -> tuple[Bool[Tensor, "n t"], Float[Tensor, "n t d"]]:
-        r"""Which tokens are hidden; $\mu e^\tau \, (t_w - t_0)$ of these, 0 of all other tokens."""
+    def forward(self, text: Tokens) -> tuple[ByToken, MeaningByToken]:
+        r"""Which tokens are hidden; $\mu e^\tau \, (t_w - t_0)$ at the end of each hidden word."""
         is_word = word_mask(text.mask, self.special)
+        words = self.pieces(text.word_ids, is_word)
         if self.training:
-            ids, meanings = self._sampled(text, is_word)
-        else:
-            # Words that no training text had; none before training.
-            is_unread = is_word & ~self.known(text) & self.read.any()
-            if not self.scale:
-                return is_unread, text.values.new_zeros(*is_unread.shape, self.width)
-            ids = text.word_ids[is_unread].unique()
-            meanings = self._meanings(ids, text)
-        # Row i of the table belongs to the i-th unread word, the last row to all other tokens.
-        table = torch.cat([self.scale * meanings, meanings.new_zeros(1, self.width)])
-        last = len(ids)
-        row_of = torch.full((self.vocabulary + 1,), last, device=text.device)
-        row_of[ids] = torch.arange(last, device=text.device)
-        row = row_of[text.word_ids].masked_fill(~is_word, last)
-        return row < last, table[row]
+            return self._sampled(text, words.is_alone)
+        # Words that no training text had; none before training.
+        is_unread = is_word & ~self.known(text) & self.read.any()
+        hidden = words.any_piece(is_unread)
+        meanings = self.mean.new_zeros(*hidden.shape, self.width)
+        if not self.scale:
+            return hidden, meanings
+        row, end = (words.is_last & hidden).nonzero(as_tuple=True)
+        same_word = words.number[row] == words.number[row, end][:, None]
+        size = same_word.sum(dim=1)
+        # Words with the same number of pieces are embedded together.
+        for pieces in size.unique().tolist():
+            of_size = size == pieces
+            rows = row[of_size]
+            ends = end[of_size]
+            positions = ends[:, None] + torch.arange(1 - pieces, 1, device=text.device)
+            ids, number = text.word_ids[rows[:, None], positions].unique(dim=0, return_inverse=True)
+            meanings[rows, ends] = self._meanings(ids, text)[number]
+        return hidden, self.scale * meanings
 
-    def _sampled(self, text: Tokens, is_word: Bool[Tensor, "n t"]) -> tuple[Ids, Meanings]:
-        """The words that count as unread in these texts, and their meanings."""
+    def _sampled(self, text: Tokens, is_alone: ByToken) -> tuple[ByToken, MeaningByToken]:
+        """The same in training, for words that count as unread."""
         # On the CPU, so that every device samples the same words.
         sampled = send(torch.rand(self.vocabulary), text.device)
-        of_token = sampled[text.word_ids].masked_fill(~is_word, 1.0)
+        of_token = sampled[text.word_ids].masked_fill(~is_alone, 1.0)
         # Words of the texts have the number that was sampled for them, all others the largest.
         of_word = torch.ones_like(sampled)
         of_word = of_word.scatter_reduce(0, text.word_ids.flatten(), of_token.flatten(), "amin")
         most = min(1 + len(text) // 4, self.vocabulary)
         number, ids = of_word.topk(most, largest=False)
-        meanings = self._meanings(ids, text)
+        meanings = self._meanings(ids[:, None], text)
         says = meanings.norm(dim=1)
         # A GPU would have to be waited for to drop the others, so they get an id that no word has.
         is_unread = number < self.rate * says
-        return ids.masked_fill(~is_unread, self.vocabulary), meanings
+        ids = ids.masked_fill(~is_unread, self.vocabulary)
+        # Row i of the table belongs to the i-th unread word, the last row to all other tokens.
+        table = torch.cat([self.scale * meanings, meanings.new_zeros(1, self.width)])
+        row_of = torch.full((self.vocabulary + 1,), most, device=text.device)
+        row_of[ids] = torch.arange(most, device=text.device)
+        row = row_of[text.word_ids].masked_fill(~is_alone, most)
+        return row < most, table[row]
 
-    def _meanings(self, ids: Ids, text: Tokens) -> Meanings:
+    def _meanings(self, ids: Int[Tensor, "k pieces"], text: Tokens) -> Float[Tensor, "k d"]:
         """$t_w - t_0$ of words, with the special tokens that a text has around its words."""
-        if not len(ids):
-            # Towers of transformers fail without texts.
-            return text.values.new_zeros(0, self.width)
         before, _ = self.special
         special = self._special_ids(text)
         around = special.expand(len(ids), -1)
         leading = around[:, :before]
         trailing = around[:, before:]
-        alone = torch.cat([leading, ids[:, None], trailing], dim=1)
+        alone = torch.cat([leading, ids, trailing], dim=1)
         return self._embed(alone) - self._embed(special)
 
     def _special_ids(self, text: Tokens) -> Int[Tensor, "1 s"]:
@@ -152,11 +162,11 @@ class UnreadWords(nn.Module):
         certainty = CERTAINTY ** distance.gt(0).sum(dim=1)
         return certainty * (evidence + unread), unread
 
-    def known(self, text: Tokens) -> Bool[Tensor, "n t"]:
+    def known(self, text: Tokens) -> ByToken:
         """Which tokens a training text had."""
         return self.read[text.word_ids, 0] != 0
 
-    def hide(self, text: Tokens, hidden: Bool[Tensor, "n t"]) -> Tokens:
+    def hide(self, text: Tokens, hidden: ByToken) -> Tokens:
         """Replaces the embeddings of hidden words, and multiplies the others by $1 + r_w$."""
         factor = 1 + self.read[text.word_ids]
         read = text.values * factor

@@ -6,7 +6,7 @@ In: pixels or captions, and a `FeatureSpec`. Out: `Pooled` or `Tokens`.
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
@@ -107,6 +107,10 @@ class TextTower(Tower, ABC):
     @abstractmethod
     def words(self, texts: Sequence[str]) -> Tokens:
         """Returns word embeddings before positions, with ids, special tokens included."""
+
+    @abstractmethod
+    def vocabulary(self) -> Mapping[str, int]:
+        """Returns the id of each token, as the tokenizer writes it."""
 
     @abstractmethod
     def start(self, words: Tokens) -> Tokens:

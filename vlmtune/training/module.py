@@ -163,8 +163,6 @@ class AdaptationModule(TrainedWeights, StopsAtSignals, ClipsGradients):
         self._first_key = ""  # of the first record of the present step, on this rank
         self._checks: list[BatchCheck] = []  # of the batches of the present step
 
-    # -- features and scores ------------------------------------------------------------------
-
     @override
     def setup(self, stage: str) -> None:
         super().setup(stage)
@@ -196,8 +194,6 @@ class AdaptationModule(TrainedWeights, StopsAtSignals, ClipsGradients):
         """Makes the tokens of captions, for the datamodule; None where it would not save time."""
         stored = self.store is not None and self.adapter.text_input.frozen
         return None if stored else self.backbone.tokenize
-
-    # -- training -----------------------------------------------------------------------------
 
     @override
     def train(self, mode: bool = True) -> "AdaptationModule":

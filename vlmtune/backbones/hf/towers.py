@@ -4,7 +4,7 @@ In: modules of a loaded model. Out: towers that run block by block.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,10 @@ class HFTokenizer:
         mask = output["attention_mask"].bool()
         check_words(texts, mask, sum(self.special))
         return output["input_ids"], mask
+
+    def vocabulary(self) -> Mapping[str, int]:
+        """Returns the id of each token."""
+        return self._tokenizer.get_vocab()
 
     def check_end(self, fits: bool, wanted: str) -> None:
         """Raises a `UserError` unless captions end as the model pools them."""
@@ -180,6 +184,10 @@ class HFTextTower(TextTower, ABC):
     def words(self, texts: Sequence[str]) -> Tokens:
         ids, mask = self.tokenizer(texts)
         return embed_words(self.embedding, ids, mask)
+
+    @override
+    def vocabulary(self) -> Mapping[str, int]:
+        return self.tokenizer.vocabulary()
 
     @override
     def start(self, words: Tokens) -> Tokens:

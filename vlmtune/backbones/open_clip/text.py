@@ -3,7 +3,7 @@
 In: captions. Out: features.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -47,6 +47,13 @@ class Tokenizer:
                 self.end = inner.sep_token_id
             self.special = frozenset(inner.all_special_ids)
         self._ready: dict[str, Tensor] = {}
+
+    def vocabulary(self) -> Mapping[str, int]:
+        """Returns the id of each token."""
+        if hasattr(self.encode, "tokenizer"):
+            return self.encode.tokenizer.get_vocab()
+        # Of open_clip's own tokenizer, or of one with a closed vocabulary.
+        return getattr(self.encode, "encoder", None) or self.encode.ids
 
     def ids(self, texts: Sequence[str]) -> Int[Tensor, "n t"]:
         """Returns padded ids, for `use`."""
@@ -135,6 +142,10 @@ class NativeTextTower(TextTower):
         ids = ids[:, :longest]
         mask = mask[:, :longest]
         return embed_words(self.embedding, ids, mask)
+
+    @override
+    def vocabulary(self) -> Mapping[str, int]:
+        return self._tokenizer.vocabulary()
 
     @override
     def start(self, words: Tokens) -> Tokens:
