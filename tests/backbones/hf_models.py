@@ -246,7 +246,8 @@ def write_blip(path, seed=0, **text):
         image_text_hidden_size=16,
     )
     kind = transformers.BlipForImageTextRetrieval
-    processor = transformers.BlipImageProcessor(size=SIZE)
+    # Published files name a divisor that this processor does not use.
+    processor = transformers.BlipImageProcessor(size=SIZE, size_divisor=32)
     return _saved(path, seed, kind, config, words, processor, 8.0)
 
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from vlmtune.backbones.base import Abilities, Backbone
-from vlmtune.backbones.hf.image_size import resized
+from vlmtune.backbones.hf.image_size import divisor, resized
 from vlmtune.backbones.hf.loading import Loaded, describe, load, quiet
 from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower
 from vlmtune.backbones.peft_adapter import merged
@@ -206,12 +206,12 @@ class Preprocess:
 
     def __init__(self, processor: Any) -> None:
         self._processor = processor
-        # A processor that cuts both sides down to multiples of a divisor leaves nothing of an image
+        # A processor that cuts both sides down to multiples of a number leaves nothing of an image
         # whose sides have a smaller ratio.
         self._ratio = 0.0
-        divisor = getattr(processor, "size_divisor", None)
-        if divisor is not None:
-            self._ratio = divisor / longest_side(processor)
+        step = divisor(processor)
+        if step > 1:
+            self._ratio = step / longest_side(processor)
 
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
         """Returns the pixel values of an image."""

@@ -31,8 +31,7 @@ def resized(loaded: Loaded, image_size: int, model: str) -> Loaded:
             tables[name] = part
     configs = [part.config for part in tables.values()] or [network.config]
     patch_sizes = [getattr(config, "patch_size", 1) for config in configs]
-    divisor = getattr(processor, "size_divisor", None) or 1
-    step = math.lcm(*patch_sizes, divisor)
+    step = math.lcm(*patch_sizes, divisor(processor))
     if image_size < 1 or image_size % step:
         raise UserError(
             f"expected for {model} an image_size that is a multiple of {step}, got {image_size}: "
@@ -41,6 +40,14 @@ def resized(loaded: Loaded, image_size: int, model: str) -> Loaded:
     for name, part in tables.items():
         network.set_submodule(name, _stretched(part, image_size))
     return loaded._replace(processor=_processor(processor, image_size, model))
+
+
+def divisor(processor: Any) -> int:
+    """What an image processor cuts both sides down to multiples of; 1 if it does not.
+
+    Files of BLIP name a `size_divisor` that its image processor does not use.
+    """
+    return processor.size_divisor if hasattr(type(processor), "size_divisor") else 1
 
 
 def _stretched(old: Any, image_size: int) -> nn.Module:
