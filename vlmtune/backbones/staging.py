@@ -127,11 +127,11 @@ def too_long(
     perhaps = [text for text in texts if len(text.encode()) + 3 > positions]
     if not perhaps:
         return []
-    # Cut one token behind the limit: a caption that reaches the cut is too long.
-    real = mask(perhaps, positions + 1)
-    lengths = real.sum(dim=1).tolist()
-    lengths_of = zip(perhaps, lengths, strict=True)
-    return [text for text, length in lengths_of if length > positions]
+    # With room for one more, a caption that was cut gets longer. Its length alone does not tell:
+    # without its end token, which some tokenizers strip, it never fills all positions.
+    kept = mask(perhaps, positions).sum(dim=1)
+    longer = mask(perhaps, positions + 1).sum(dim=1)
+    return [perhaps[i] for i in (longer > kept).nonzero().flatten().tolist()]
 
 
 def padded(words: Tokens, pad: Float[Tensor, "w"], positions: int) -> Tokens:

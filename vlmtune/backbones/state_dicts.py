@@ -113,7 +113,6 @@ def _read_pickle(file: Path) -> Any:
         with torch.serialization.safe_globals(NUMBERS):
             return torch.load(file, map_location="cpu", weights_only=True, mmap=archive)
     except (pickle.UnpicklingError, RuntimeError) as error:
-        # torch names the class that it refused to load.
         name = GLOBAL.search(str(error))
         if name is None:
             raise ValueError(one_line(error)) from error

@@ -53,10 +53,9 @@ def named_openai(name: str) -> bool:
         >>> named_openai("openai/clip-vit-base-patch32"), named_openai("/data/openai/mine.pt")
         (True, False)
     """
-    parts = name.lower().split("/")
-    if len(parts) == 2:  # a hub id: its owner counts too
-        return "openai" in parts[0] or "openai" in parts[1]
-    return "openai" in parts[-1]
+    path, _, last = name.lower().rpartition("/")
+    is_owner = "/" not in path  # of a hub id, and then it counts too
+    return "openai" in last or (is_owner and "openai" in path)
 
 
 def check_written(source: str | Path, damaged: str | None) -> None:
@@ -105,6 +104,8 @@ def loaded_whole(parts: str) -> Iterator[None]:
         # A library's message may be many lines, and advise to run the author's code.
         got = one_line(error)
         advice = "check the name, the files and, for hub models, the network"
+        if isinstance(error, ImportError):  # SigLIP's tokenizer needs SentencePiece
+            advice = "install the library that it names"
         if "trust_remote_code" in str(error):
             got = "Python code of its author, which vlmtune never runs"
             advice = "read that code, then remove auto_map and trust_remote_code from a local copy"

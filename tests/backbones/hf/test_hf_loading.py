@@ -45,6 +45,14 @@ def test_what_is_no_model_is_told_in_one_line(name):
     fails(name, r"hub id \(org/repo\) or a folder")
 
 
+def test_a_library_that_a_tokenizer_needs_is_to_be_installed(path, monkeypatch):
+    def missing(*_, **__):
+        raise ImportError("SiglipTokenizer requires the SentencePiece library")
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", missing)
+    fails(path, "SentencePiece library: install the library that it names")
+
+
 def test_damaged_folders_are_told_in_one_line(path):
     weights, name = (path / "model.safetensors").read_bytes(), "model.safetensors"
     (path / name).write_bytes(weights[: len(weights) // 2])

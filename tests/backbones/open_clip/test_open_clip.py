@@ -437,3 +437,26 @@ def test_captions_of_a_byte_a_token_may_be_too_long():
     tokenizer = Tokenizer(open_clip.SimpleTokenizer())
     fits, cut = "1" * 75, "1" * 76  # CLIP reads digits one by one, and adds start and end
     assert tokenizer.too_long([fits, cut]) == [cut]
+
+
+class Stripped(Stub):
+    """Takes the end token away, as the tokenizers of CLIPA do."""
+
+    context_length = 5
+
+    def __init__(self):
+        super().__init__([], sep=3, special=[0, 2, 3])
+
+    def __call__(self, texts, length=None):
+        rows = torch.zeros(len(texts), length or self.context_length, dtype=torch.long)
+        for row, text in zip(rows, texts, strict=True):
+            words = len(text.split())
+            ids = torch.tensor([2, *[7] * words])
+            kept = ids[: len(row) - 1]  # the last place was that of the end token
+            row[: len(kept)] = kept
+        return rows
+
+
+def test_captions_are_cut_without_an_end_token_too():
+    fits, cut = "red cube left", "red cube left of"
+    assert Tokenizer(Stripped()).too_long([fits, cut, "dog " * 9]) == [cut, "dog " * 9]
