@@ -200,10 +200,13 @@ def test_hugging_face_text_towers_give_pooled_vectors_only(folder, tmp_path):
     config = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     BertConfig(vocab_size=20, intermediate_size=16, **config).save_pretrained(tmp_path / "bert")
     text = {"hf_model_name": str(tmp_path / "bert"), "hf_model_pretrained": False}
-    backbone = OpenClip(str(folder(text=text)))
+    path = str(folder(text=text))
+    backbone = OpenClip(path)
     with torch.no_grad():
         want = backbone.model.encode_text(padded_ids(backbone))
     torch.testing.assert_close(backbone.encode_text(TEXTS, POOLED).values, want)
+    half = OpenClip(path, precision="bf16").encode_text(TEXTS, POOLED).values
+    torch.testing.assert_close(half, want, rtol=0.1, atol=0.05)
     assert backbone.text_width == 16
     assert "pooled vectors only" in backbone.fits(FeatureSpec("tokens"), "text")
     with refused("pooled vectors only"):

@@ -17,6 +17,7 @@ import open_clip
 import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
+from open_clip.hf_model import HFTextEncoder
 from open_clip.model import to_2tuple
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from torch import nn
@@ -97,6 +98,10 @@ def load(
         load_weights(network, file, name, resized=image_size is not None)
         if not config.get("quick_gelu", False):
             warn_of_activation(file, name)
+    text = getattr(network, "text", None)
+    if precision == "bf16" and isinstance(text, HFTextEncoder):
+        # open_clip leaves norms and tables in float32, which a tower of transformers cannot run.
+        text.to(torch.bfloat16)
     # NaN in one weight makes every score NaN, which a ranking would hide.
     check_finite(network.state_dict(), f"get the weights of {model} again")
     if context_length is not None:
