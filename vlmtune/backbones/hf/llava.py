@@ -149,10 +149,7 @@ class Llava(HFBackbone):
         """The tokens of images that the language model reads."""
         pixels = pixels.to(self._dtype)
         output = self.model.model.get_image_features(pixels, return_dict=True)
-        rows = list(output.pooler_output)
-        if not rows:  # of an empty batch, which cannot be stacked
-            return unmasked(pixels.new_zeros(0, 1, self.embed_dim))
-        return unmasked(torch.stack(rows))
+        return unmasked(torch.stack(list(output.pooler_output)))
 
     def _questions(self, texts: Sequence[str]) -> list[str]:
         return [self.prompt.replace(CAPTION, text) for text in texts]

@@ -30,8 +30,7 @@ class NaFlexImageTower(HFImageTower):
     def start(self, pixels: Pixels) -> Tokens:
         patches, shapes = from_strips(pixels)
         lengths = shapes.prod(dim=1)
-        longest = int(lengths.max()) if len(lengths) else 0
-        patches = patches[:, :longest]
+        patches = patches[:, : int(lengths.max())]
         position = torch.arange(patches.shape[1], device=pixels.device)
         mask = position < lengths[:, None]
         # It takes the shapes of images besides their patches.
