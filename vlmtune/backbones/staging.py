@@ -127,11 +127,16 @@ def too_long(
     perhaps = [text for text in texts if len(text.encode()) + 3 > positions]
     if not perhaps:
         return []
+    longer = mask(perhaps, positions + 1).sum(dim=1)
+    is_full = longer >= positions
+    full = [perhaps[i] for i in is_full.nonzero().flatten().tolist()]
+    if not full:
+        return []
     # With room for one more, a caption that was cut gets longer. Its length alone does not tell:
     # without its end token, which some tokenizers strip, it never fills all positions.
-    kept = mask(perhaps, positions).sum(dim=1)
-    longer = mask(perhaps, positions + 1).sum(dim=1)
-    return [perhaps[i] for i in (longer > kept).nonzero().flatten().tolist()]
+    shorter = mask(full, positions).sum(dim=1)
+    is_cut = longer[is_full] > shorter
+    return [full[i] for i in is_cut.nonzero().flatten().tolist()]
 
 
 def padded(words: Tokens, pad: Float[Tensor, "w"], positions: int) -> Tokens:
