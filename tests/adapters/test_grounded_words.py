@@ -106,11 +106,11 @@ def meaning(backbone, word):
 
 
 def patch_embeddings(backbone, state, layer):
-    """The embeddings of patches: final norm and projection of each."""
+    """The embeddings of patches: the last block, final norm and projection of each by itself."""
     tower, visual = backbone.image_tower, backbone.model.visual
-    last = tower.run(state, tower.layers + layer + 1, tower.layers)
-    patches = last.values[0, tower.special :]
-    return normalize(visual.ln_post(patches) @ visual.proj, dim=1)
+    before = tower.run(state, tower.layers + layer + 1, tower.layers - 1)
+    rows = [tower.blocks[-1](patch[None, None]) for patch in before.values[0, tower.special :]]
+    return normalize(visual.ln_post(torch.cat(rows)[:, 0]) @ visual.proj, dim=1)
 
 
 def naive(backbone, adapter, state, caption, scale):
@@ -348,7 +348,7 @@ def test_words_are_hidden_and_read_on_every_family_of_towers(family, tmp_path):
     backbone = tiny_backbone(family, tmp_path / family).eval()
     torch.manual_seed(0)
     # The meanings of random towers hardly differ, so they get a large weight.
-    adapter = GroundedWords(heads=2, hidden_words=0.5, meaning_weight=20.0)
+    adapter = GroundedWords(heads=2, hidden_words=0.5, meaning_weight=40.0)
     adapter.attach(backbone)
     adapter.train()
     image = backbone.encode_image(torch.randn(2, 3, 32, 32), adapter.image_input)

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from tests.adapters.families import attached, backbone, fit
+from tests.backbones.kinds import tiny_backbone
 from tests.refusals import refused
 from tests.tiny import Widths
 from vlmtune.adapters.bottleneck import Bottleneck
@@ -10,7 +11,7 @@ from vlmtune.adapters.deep_prompts import DeepPrompts
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.lora import LoRA
-from vlmtune.adapters.towers import params_with_grad
+from vlmtune.adapters.towers import embeds_patches, params_with_grad
 from vlmtune.adapters.word_prompts import WordPrompts
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 
@@ -74,3 +75,16 @@ def test_needed_finds_what_is_used_and_leaves_all_as_it_was():
     assert params_with_grad(lambda: used(torch.ones(1, 2)), parameters) == list(used.parameters())
     assert [p.requires_grad for p in parameters] == [True, True, False, False]
     assert all(p.grad is None for p in parameters)
+
+
+@pytest.mark.parametrize(
+    ("family", "expected"),
+    [("open_clip", False), ("hf_clip", False), ("siglip", True), ("flava", False)],
+)
+def test_images_are_embedded_by_patches_or_by_a_class_token(family, expected, tmp_path):
+    tower = tiny_backbone(family, tmp_path / family).image_tower
+    assert embeds_patches(tower) == expected
+
+
+def test_the_shipped_clip_embeds_images_by_patches():
+    assert embeds_patches(OpenClip("checkpoints/scenes-clip").image_tower)

@@ -232,12 +232,11 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         parts = [self.keys_values(patches)]
         # Training without meanings needs nothing of the last blocks.
         pooled = image.values.new_zeros(len(image), 0)
-        if self.compares or not self.training:
+        if self.compares:
+            parts.append(self.unread.patches(image, self.image_input.layer))
+        if not self.training:
             last = self._last(self.image_tower, image, self.image_input.layer)
-            if self.compares:
-                parts.append(self.unread.patches(last))
-            if not self.training:
-                pooled = self._embedding(self.image_tower, last)
+            pooled = self._embedding(self.image_tower, last)
         values = torch.cat(parts, dim=2)
         return PooledTokens(pooled, read.with_values(values))
 

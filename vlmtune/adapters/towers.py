@@ -129,6 +129,16 @@ def each_token(tower: Tower, tokens: Float[Tensor, "n w"], special: int) -> Vect
     return tower.finish(Tokens.full(rows))
 
 
+@torch.no_grad()
+def embeds_patches(tower: ImageTower) -> bool:
+    """Whether images are embedded by their patches after the last layer, or by a class token."""
+    device = next(tower.blocks[0].parameters()).device
+    tokens = torch.zeros(2, tower.special + 1, tower.width, device=device)
+    tokens[1, -1, 0] = 1.0  # in the patch of the second image
+    first, second = tower.finish(Tokens.full(tokens))
+    return not torch.allclose(first, second)
+
+
 def params_with_grad(
     embed: Callable[[], Vectors], parameters: Iterable[nn.Parameter]
 ) -> list[nn.Parameter]:

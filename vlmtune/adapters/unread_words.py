@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vlmtune.adapters.base import Vectors
-from vlmtune.adapters.towers import each_token, image_tower, run_all, text_tower
+from vlmtune.adapters.towers import (
+    each_token,
+    embeds_patches,
+    image_tower,
+    run_all,
+    run_last,
+    text_tower,
+)
 from vlmtune.adapters.word_pieces import ByToken, WordPieces
 from vlmtune.adapters.words import word_mask
 from vlmtune.backbones.base import Backbone
@@ -47,8 +54,11 @@ class UnreadWords(nn.Module):
     A word that the tokenizer splits (`WordPieces`) is hidden as a whole if training lacked one of
     its pieces. It has one meaning, at its last piece. Training hides only words of one piece.
 
-    Source: ours. Patches compared in the shared space are those of MaskCLIP (Zhou et al. 2022,
-    section 3.2).
+    Where a class token alone stands for an image, patches after the last block were never compared
+    with texts. A patch then goes through this block alone, so that it attends to itself, as in
+    MaskCLIP (Zhou et al. 2022, section 3.2), where its value stands for it.
+
+    Source: ours.
 
     Args:
         backbone: The frozen model.
@@ -61,6 +71,7 @@ class UnreadWords(nn.Module):
         self.rate = rate
         self.tower = text_tower(backbone)
         self.image_tower = image_tower(backbone)
+        self.embeds_patches = embeds_patches(self.image_tower)
         self.special = backbone.text_special
         self.scale = weight * backbone.logit_scale
         self.width = backbone.embed_dim
@@ -173,11 +184,17 @@ class UnreadWords(nn.Module):
         values = torch.where(hidden[:, :, None], self.hidden_word, read)
         return replace(text, values=values)
 
-    def patches(self, last: Tokens) -> Float[Tensor, "n patches d"]:
-        """$z_p - m$ of the patches of images, from the state after the last block."""
+    def patches(self, state: Tokens, layer: int) -> Float[Tensor, "n patches d"]:
+        """$z_p - m$ of the patches of images, from a state before the last block."""
         tower = self.image_tower
-        patches = last.values[:, tower.special :]
         with evaluation_mode(*tower.blocks):
+            before = tower.run(state, tower.layers + 1 + layer, tower.layers - 1)
+            patches = before.values[:, tower.special :]
+            if self.embeds_patches:
+                patches = run_last(tower, before, 1).values[:, tower.special :]
+            else:
+                alone = Tokens.full(patches.flatten(0, 1)[:, None])
+                patches = run_last(tower, alone, 1).values.view_as(patches)
             # Each patch is embedded as if it were an image.
             flat = each_token(tower, patches.flatten(0, 1), tower.special)
             unit = normalize(flat, dim=1)
