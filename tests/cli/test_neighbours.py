@@ -11,12 +11,12 @@ from torch.nn.functional import normalize
 from tests.backbones import hf_models
 from tests.tiny import plugin
 from vlmtune.cli.main import main
-from vlmtune.data.catalogue import corpus, decode_image
 from vlmtune.data.record_index import read_group
 from vlmtune.data.shards import ShardSet
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.mining import mine as mining
 from vlmtune.mining.cache import CacheKey, SimilarityCache
+from vlmtune.mining.corpus import corpus, decode_image
 from vlmtune.mining.neighbours import MinedNeighbours
 from vlmtune.model import load
 

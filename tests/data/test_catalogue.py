@@ -8,9 +8,10 @@ from torch import Tensor
 from data_builders.shard_builder import Record, ShardBuilder, image_group
 from tests.data_builders.pictures import encoded
 from tests.refusals import refused
-from vlmtune.data.catalogue import catalogue, corpus, decoded_images, image_digests
+from vlmtune.data.catalogue import catalogue, decoded_images, image_digests
 from vlmtune.data.images import digest
 from vlmtune.data.shards import ShardSet
+from vlmtune.mining.corpus import corpus
 from vlmtune.types import ImageRef
 
 

@@ -16,7 +16,6 @@ from tests.refusals import refused
 from tests.runs import QUIET
 from vlmtune.adapters.matching import Matching
 from vlmtune.backbones.hf.vilt import Vilt
-from vlmtune.data.catalogue import corpus, corpus_digest
 from vlmtune.data.datamodule import EpochLoader, ShardDataModule
 from vlmtune.data.group_changes import GroupChanges
 from vlmtune.data.record_index import read_group, record_index
@@ -25,6 +24,7 @@ from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
 from vlmtune.mining.build import open_or_build_cache
 from vlmtune.mining.cache import CacheKey, SimilarityCache
+from vlmtune.mining.corpus import corpus, corpus_digest
 from vlmtune.mining.neighbours import MinedNeighbours, _captions
 from vlmtune.objectives.eqsim import EqSim
 from vlmtune.objectives.itm import ITM

@@ -9,13 +9,14 @@ import pytest
 
 from tests.data.test_shards import write_tar
 from tests.refusals import refused
-from vlmtune.data.catalogue import catalogue, corpus
+from vlmtune.data.catalogue import catalogue
 from vlmtune.data.record_index import read_group, record_index
 from vlmtune.data.schema import MANIFEST, RecordError
 from vlmtune.data.shards import ShardSet, decode_group
 from vlmtune.data.stream import GroupStream
 from vlmtune.data.tar_records import RawRecord
 from vlmtune.data.webdataset import decode_sample
+from vlmtune.mining.corpus import corpus
 
 
 def members(number: int, image: bytes) -> list[tuple[str, bytes]]:

@@ -29,6 +29,25 @@ def test_leftovers_of_killed_processes_go_and_those_of_others_stay(tmp_path, dea
     assert sorted(os.listdir(tmp_path)) == sorted([*kept, "a.txt"])
 
 
+def test_a_large_folder_is_not_listed_at_each_write(tmp_path, monkeypatch, dead):
+    leftover = tmp_path / f".last.{_host()}{dead:010d}.part"
+    leftover.write_text("half")
+    listed = []
+    for name in ("listdir", "scandir"):
+        original = getattr(os, name)
+
+        def noted(*folder, list_it=original):
+            listed.append(folder)
+            return list_it(*folder)
+
+        monkeypatch.setattr(os, name, noted)
+    for number in range(1000):
+        write_text(tmp_path / f"{number}", "whole")
+    assert len(listed) < 400
+    write_text(tmp_path / "last", "whole")
+    assert not leftover.exists()
+
+
 def test_a_folder_that_was_renamed_away_comes_back(tmp_path, dead):
     old = tmp_path / f".a.txt.{_host()}{dead:010d}.old"
 

@@ -4,8 +4,6 @@ In: shard sets. Out: locations, captions and decoded images. Never: a whole tar 
 """
 
 import contextlib
-import hashlib
-import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +13,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -61,12 +58,13 @@ def catalogue(sets: Sequence[ShardSet]) -> Catalogue:
         for raw, group, files in read_headers(sets):
             texts.update(group.texts)
             for image, file in zip(group.image_ids, files, strict=True):
-                images.setdefault(image, _location(raw, file))
+                images.setdefault(image, located(raw, file))
             advance(1)
     return Catalogue(images, sorted(texts))  # sorted: a set has another order in each process
 
 
-def _location(raw: RawRecord, file: str) -> ImageLocation:
+def located(raw: RawRecord, file: str) -> ImageLocation:
+    """Where an image file of a record lies."""
     offset, size = raw.spans[file]
     return ImageLocation(raw.shard, offset, size)
 
@@ -132,54 +130,3 @@ def decoded_images(
             )
         if good:
             yield tuple(good), torch.stack(list(good.values()))
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """Images and their sorted true captions, both by id, and the `corpus_digest` of the sets."""
-
-    images: dict[str, ImageLocation]
-    captions: dict[str, tuple[str, ...]]
-    digest: str
-
-
-def corpus(sets: Sequence[ShardSet]) -> Corpus:
-    """Locates every image and collects its captions; damaged records are left out.
-
-    A caption that is true of an image under any id is true of it.
-    """
-    images: dict[str, ImageLocation] = {}
-    true: dict[str, set[str]] = {}
-    texts: dict[str, str] = {}
-    for raw, group, files in read_headers(sets):
-        texts.update(zip(group.text_ids, group.texts, strict=True))
-        truth = group.truth.tolist()
-        for row, image in enumerate(group.image_ids):
-            location = _location(raw, files[row])
-            images.setdefault(image, location)
-            # What is true by the matrix of this record, and what the record lists of others.
-            true_here = itertools.compress(group.text_ids, truth[row])
-            true_of_image = true.setdefault(image, set())
-            true_of_image.update(group.true_ids[row], true_here)
-    # A record may name captions of its image that only other records have.
-    captions = {}
-    for image, ids in true.items():
-        known = {texts[name] for name in ids if name in texts}
-        captions[image] = tuple(sorted(known))
-    return Corpus(images, captions, corpus_digest(sets))
-
-
-def decode_image(location: ImageLocation) -> Image.Image:
-    """Reads and decodes an image of a shard; `RecordError` if it is damaged."""
-    try:
-        content = location.read()
-    except OSError as error:
-        raise RecordError(f"image cannot be read ({error.strerror})") from error
-    return open_image(content)
-
-
-def corpus_digest(sets: Sequence[ShardSet]) -> str:
-    """Hex digest of the records of shard sets, in any order of the sets."""
-    digests = {data.digest() for data in sets}
-    text = "\n".join(sorted(digests))
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -10,13 +10,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vlmtune.data.catalogue import Corpus, corpus, decode_image, decoded_images, image_digests
+from vlmtune.data.catalogue import decoded_images, image_digests
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
 from vlmtune.features.encode import FeatureSource
 from vlmtune.features.store import FeatureStore
 from vlmtune.mining.build import Score, open_or_build_cache
 from vlmtune.mining.cache import CacheKey, SimilarityCache
+from vlmtune.mining.corpus import Corpus, corpus, decode_image
 from vlmtune.model.model import Model
 from vlmtune.types import FeatureSpec, Pooled
 

@@ -14,7 +14,6 @@ import numpy as np
 from pydantic import PositiveInt
 from typing_extensions import override
 
-from vlmtune.data.catalogue import corpus_digest
 from vlmtune.data.group_changes import BatchNeighbours
 from vlmtune.data.record_index import RecordIndex, read_group, record_index
 from vlmtune.data.schema import RecordError
@@ -23,6 +22,7 @@ from vlmtune.data.tar_records import Damage
 from vlmtune.errors import UserError
 from vlmtune.language.canonical import canonical
 from vlmtune.mining.cache import SimilarityCache
+from vlmtune.mining.corpus import corpus_digest
 from vlmtune.storage.folder import DamagedError
 from vlmtune.types import Group
 

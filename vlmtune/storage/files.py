@@ -5,7 +5,6 @@ of files.
 """
 
 import errno
-import glob
 import hashlib
 import json
 import os
@@ -31,6 +30,8 @@ Count = Annotated[int, Field(strict=True, ge=0, le=2**44)]
 PositiveCount = Annotated[Count, Field(gt=0)]
 # Inside `all_or_none`: the temporary path of each path that is written.
 _WRITTEN: ContextVar[dict[Path, Path] | None] = ContextVar("written", default=None)
+# Of large folders: the writes until it is listed again, and its hidden files.
+_LISTED: dict[Path, tuple[int, list[str]]] = {}
 
 
 @contextmanager
@@ -144,15 +145,29 @@ def remove_leftovers(path: Path) -> None:
     known here.
     """
     pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}(\d{{10}})\.(part|old)(\.\d+)?")
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        match = pattern.fullmatch(leftover.name)
+    for name in _hidden(path.parent):
+        match = pattern.fullmatch(name)
         if match is None or _is_alive(int(match[1])):
             continue
+        leftover = path.with_name(name)
         if match[2] == "old" and not path.exists():  # killed between two renamings
             with suppress(FileNotFoundError):  # another rank was faster
                 leftover.replace(path)
         else:
             remove(leftover)
+
+
+def _hidden(folder: Path) -> list[str]:
+    """The names of the hidden files of a folder; of a large one as they were a few writes ago."""
+    writes, names = _LISTED.pop(folder, (0, []))
+    if not writes:
+        with suppress(OSError):  # it may not be there
+            names = os.listdir(folder)
+        writes = len(names) // 100  # else 100,000 files would be listed at each of 100,000 writes
+        names = [name for name in names if name.startswith(".")]
+    if writes:
+        _LISTED[folder] = (writes - 1, names)
+    return names
 
 
 def _host() -> int:
