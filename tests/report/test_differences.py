@@ -5,7 +5,9 @@ import torch
 
 from vlmtune.metrics import mcnemar, paired_difference, seeded_difference
 from vlmtune.metrics.item_groups import ItemGroups
+from vlmtune.report import differences, write_report
 from vlmtune.report.differences import compare_with_first
+from vlmtune.report.screen import show
 from vlmtune.results import MetricValue, Result
 
 
@@ -149,3 +151,23 @@ def test_runs_of_a_measurement_are_drawn_in_pairs(against):
     # Unequal numbers of runs have no pairs, so their means are compared.
     (uneven,) = against(before, replace(after, runs=new[:1]))
     assert uneven.paired.test == "t"
+
+
+def test_a_report_tests_each_pair_of_runs_once(make_run, tmp_path, monkeypatch):
+    tested = []
+
+    def noted(*outcomes, **options):
+        tested.append(outcomes)
+        return paired_difference(*outcomes, **options)
+
+    monkeypatch.setattr(differences, "paired_difference", noted)
+    runs = []
+    for name, values in (("first", OLD), ("second", NEW), ("third", NEW)):
+        runs.append(replace(make_run(name), results=(result(values),)))
+    write_report(tmp_path, runs)
+    show(runs)
+    assert len(tested) == 2
+    # Other runs are not taken for these, however alike they are.
+    others = [replace(run) for run in runs[:2]]
+    assert compare_with_first(others) == compare_with_first(runs[:2])
+    assert len(tested) == 4
