@@ -107,10 +107,11 @@ def _loaded(files: Sequence[Path]) -> tuple[list[RunReport], list[Items]]:
     """The runs and the items of each; those of other tools are read last, to be compared."""
     loaded: dict[Path, RunReport] = {}
     rows: dict[Path, Items] = {}
+    shared: dict[Any, Any] = {}
     for file in files:
         if not is_items_file(file):
             loaded[file] = RunReport.load(file)
-            rows[file] = items_of(file, loaded[file].results)
+            rows[file] = items_of(file, loaded[file].results, shared)
     # The items of another tool are compared with those of the runs, which must be known by then.
     for file in files:
         if file in loaded:

@@ -34,10 +34,11 @@ def run(options: argparse.Namespace) -> None:
     trials = read_trials(folder, options.metric, metric_of_sweep(folder))
     best = trials.trials[:SHOWN]
     runs, items = [], {}
+    shared: dict[Any, Any] = {}  # of the items of all
     for trial in best:
         name = trial.name
         runs.append(replace(trial.report, name=name))
-        items[name] = items_of(trial.folder / "report.json", trial.report.results)
+        items[name] = items_of(trial.folder / "report.json", trial.report.results, shared)
     with all_or_none():
         page = write_report(options.out, runs, items, trials_view(trials))
         write_text(options.out / "trials.csv", trials_csv(trials))

@@ -88,12 +88,13 @@ def write_items(path: Path, rows: Iterable[ItemRow]) -> None:
         write(temporary, map(_cells, rows))
 
 
-def read_items(path: Path) -> Items:
+def read_items(path: Path, shared: dict[Any, Any] | None = None) -> Items:
     """Reads what `write_items` wrote, or a file of another tool with the same columns.
 
     The columns needed are benchmark, id, and outcome or right; with files and captions also true.
     Columns of other names are left unread. Of a row with one file, `true` and `scores` may be plain
-    lists, a value for each caption.
+    lists, a value for each caption. What is equal in files, as captions are, is in memory once if
+    they get one dictionary `shared`.
 
     Raises:
         UserError: The file holds something else; the error names the row.
@@ -101,6 +102,7 @@ def read_items(path: Path) -> Items:
     check_format(path)
     # Captions and scores of an item may be longer than the limit of the standard library.
     csv.field_size_limit(LONGEST_CELL)
+    shared = {} if shared is None else shared
     rows: list[ItemRow] = []
     for position, cells in numbered_rows(path):
         where = f"{position} of {path}"
@@ -109,7 +111,7 @@ def read_items(path: Path) -> Items:
         with reading(where, EXPECTED, FIX):
             if path.suffix.lower() == ".csv":
                 cells = {name: _parsed(name, cell) for name, cell in cells.items()}
-            rows.append(_row(cells, where))
+            rows.append(_row(cells, where, shared))
     return by_benchmark(rows)
 
 
@@ -153,10 +155,10 @@ def items_beside(report: Path) -> Path | None:
     return max(files, key=lambda file: file.stat().st_mtime, default=None)
 
 
-def items_of(report: Path, results: Sequence[Result]) -> Items:
+def items_of(report: Path, results: Sequence[Result], shared: dict[Any, Any]) -> Items:
     """The items beside a report.json that has these results; none if their outcomes differ."""
     file = items_beside(report)
-    items = {} if file is None else read_items(file)
+    items = {} if file is None else read_items(file, shared)
     for result in results:
         rows = items.get(result.benchmark, ())
         # A later evaluation without --items leaves the items of the earlier one in its folder.
@@ -207,7 +209,7 @@ def _cells(row: ItemRow) -> Cells:
     }
 
 
-def _row(cells: Cells, where: str) -> ItemRow:
+def _row(cells: Cells, where: str, shared: dict[Any, Any]) -> ItemRow:
     known = {}
     for name, cell in cells.items():
         # pandas writes NaN for an empty cell; only NaN differs from itself.
@@ -227,13 +229,17 @@ def _row(cells: Cells, where: str) -> ItemRow:
         images.append(ImageRef(Path(file), box, upright))
     unknown_scores = [[None] * len(captions)] * len(files)
     scores = row.get("scores") or unknown_scores
+
+    def same(value: Any) -> Any:
+        return shared.setdefault(value, value)
+
     return ItemRow(
-        id=str(row["id"]),
-        benchmark=row["benchmark"],
+        id=same(str(row["id"])),
+        benchmark=same(row["benchmark"]),
         outcome=float(outcome),
-        images=tuple(images),
-        captions=tuple(captions),
-        true=_grid("true", row.get("true", ()), len(files), len(captions)),
+        images=same(tuple(images)),
+        captions=same(tuple(captions)),
+        true=same(_grid("true", row.get("true", ()), len(files), len(captions))),
         scores=_grid("scores", scores, len(files), len(captions)),
         rank=row.get("rank"),
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vlmtune.types import ImageRef
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ItemRow:
     """One item of a benchmark, for the file of items.
 
