@@ -32,6 +32,7 @@ from vlmtune.search.shortlist import Shortlist
 from vlmtune.types import Pooled, Rows
 
 ENCODED = 64  # captions encoded at a time
+COMPARED = 2**14  # images compared with an image at a time
 SCORED = 128  # images scored at a time; more would leave the processor's cache
 
 
@@ -193,18 +194,25 @@ class Index:
             image: Position of a file in `paths`, or an RGB picture, which is encoded.
             top: Files to return.
         """
-        vectors = self._recalled()
+        position = -1  # a picture is none of the files
         if isinstance(image, Image.Image):
-            position = -1  # the picture is none of the files
             query = self._recall_vector(image)
         else:
-            position = range(len(vectors))[image]
-            query = vectors[position : position + 1]
-        cosines = cosine_similarity(query, vectors)
+            position = range(len(self))[image]
+            query = self._compared(position, 1)
+        parts = []
+        for start in range(0, len(self), COMPARED):
+            count = min(COMPARED, len(self) - start)
+            parts.append(cosine_similarity(query, self._compared(start, count)))
+        cosines = torch.cat(parts)
         # One more, as the file itself may be among them.
         order = cosines.argsort(descending=True, stable=True)[: top + 1]
         others = [file for file in order.tolist() if file != position]
         return [Hit(self.paths[file], float(cosines[file])) for file in others[:top]]
+
+    def _compared(self, start: int, count: int) -> Float[Tensor, "count d"]:
+        """The vectors that some files, one after another, are recalled by."""
+        return torch.from_numpy(self._faiss.reconstruct_n(start, count))
 
     def _recall_vector(self, image: Image.Image) -> Float[Tensor, "1 d"]:
         """The vector that a picture is recalled by."""
