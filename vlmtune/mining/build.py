@@ -274,34 +274,42 @@ def nearest(
     for start in range(0, len(bank), columns):
         stop = start + columns
         part = bank[start:stop].float()
-        number = all_numbers[start:stop].expand(len(rows), -1)
         similar = queries @ part.T
         # No image is its own neighbour.
         itself = content[start:stop] == query_content
         similar = similar.masked_fill_(itself, -torch.inf)
         # The best of before stand to the left: of equal cosines the lower number stays.
+        kept = numbers.shape[1]
         cosines = torch.cat([cosines, similar], dim=1)
-        numbers = torch.cat([numbers, number], dim=1)
         count = min(k, cosines.shape[1])
         best = _highest(cosines, count)
         cosines = cosines.gather(1, best)
-        numbers = numbers.gather(1, best)
+        # A column of this part is the number of an image already, but for where the part begins.
+        number = best + (start - kept)
+        if kept:
+            known = numbers.gather(1, best.clamp(max=kept - 1))
+            number = torch.where(best < kept, known, number)
+        numbers = number
     return numbers, cosines
 
 
 def _highest(values: Float[Tensor, "b c"], k: int) -> Int[Tensor, "b k"]:
     """Returns the positions of the k highest values of each row; of equal values the first."""
-    # Of equal values topk picks any, so it only tells the lowest value that is chosen.
-    top = values.topk(k, dim=1).values
-    lowest = top[:, -1:]
-    above = values > lowest
-    equal = values == lowest
-    # The first of the values equal to the lowest fill what is left of k.
-    left = k - above.sum(dim=1, keepdim=True)
-    first = equal & (equal.cumsum(dim=1) <= left)
-    chosen = above | first
-    _, columns = chosen.nonzero(as_tuple=True)
-    positions = columns.view(len(values), k)
+    more = min(k + 1, values.shape[1])
+    top, positions = values.topk(more, dim=1)
+    lowest = top[:, k - 1 : k]
+    if more > k and bool((top[:, k:] < lowest).all()):
+        positions = positions[:, :k].sort(dim=1).values
+    else:
+        # Of equal values topk picks any, so it only tells the lowest value that is chosen.
+        above = values > lowest
+        equal = values == lowest
+        # The first of the values equal to the lowest fill what is left of k.
+        left = k - above.sum(dim=1, keepdim=True)
+        first = equal & (equal.cumsum(dim=1) <= left)
+        chosen = above | first
+        _, columns = chosen.nonzero(as_tuple=True)
+        positions = columns.view(len(values), k)
     # Positions ascend, and a stable sort keeps that among equal values.
     chosen_values = values.gather(1, positions)
     order = chosen_values.argsort(dim=1, descending=True, stable=True)
