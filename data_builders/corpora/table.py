@@ -125,10 +125,14 @@ class TableBuilder(ShardBuilder):
         return self.table.rows(unusable=lambda where, wrong: None)
 
     def _listing(self) -> Iterator[str]:
+        last, line = None, ""
         for row in self._rows():
             for image in (row.image, row.negative_image):
-                if isinstance(image, Path):
-                    yield listed_image(image, self.table.folder)
+                if not isinstance(image, Path):
+                    continue
+                if image is not last:  # the table gives one path for the rows of an image
+                    last, line = image, listed_image(image, self.table.folder)
+                yield line
 
     def _chosen_splits(self) -> tuple[str, ...] | None:
         column = self.table.columns["split"]

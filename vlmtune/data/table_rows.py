@@ -88,7 +88,7 @@ class Table:
     # The last image by its cell: to check a path takes longer than to read its row.
     _last: dict[str, tuple[Path, str]] = field(default_factory=dict, init=False, compare=False)
 
-    @property
+    @cached_property
     def folder(self) -> Path:
         """The folder that the names of images start from."""
         if self.images is not None:

@@ -9,6 +9,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -143,7 +144,7 @@ def _tested(result: Result, base: Result, run: RunReport, first: RunReport) -> P
     new = _outcomes(run, result.benchmark, repeated_in_pairs)
     old = _outcomes(first, result.benchmark, repeated_in_pairs)
     ways = result.cluster_ways
-    clusters = torch.tensor(ways).T if ways else None
+    clusters = torch.from_numpy(np.array(ways)).T if ways else None
     is_fraction = result.metrics[result.primary].unit == "fraction"
     bound = 1.0 if is_fraction else math.inf
     options = {"groups": item_groups(result), "degree": result.degree, "bound": bound}
@@ -199,7 +200,8 @@ def _outcomes(run: RunReport, benchmark: str, repeated: bool) -> Float[Tensor, "
     rows = [result.outcomes for result in results]
     if repeated and len(results) == 1:
         rows = list(results[0].runs)
-    return torch.tensor(rows, dtype=torch.float64)
+    # numpy reads Python's numbers several times as fast as torch.
+    return torch.from_numpy(np.array(rows, np.float64))
 
 
 def item_groups(result: Result) -> ItemGroups | None:
