@@ -287,6 +287,17 @@ def test_rows_of_other_sources_are_copied(tmp_path):
     assert built(tmp_path, key(source="again"), ["d", "a"])[1] == []
 
 
+def test_no_store_is_opened_once_all_rows_are_copied(tmp_path):
+    store, _ = built(tmp_path, key(source="one"), ["a", "b"])
+
+    def stores():
+        yield store
+        raise AssertionError("another store is opened")
+
+    ((names, _),) = copy_from(stores(), ["b"], lambda ids: [])
+    assert names == ["b"]
+
+
 @pytest.mark.parametrize(
     "other", [key(FeatureSpec("tokens", -1)), key(dtype="float16"), key(backbone="c")]
 )

@@ -242,6 +242,8 @@ def copy_from(
             yield names, store.features(names)
         for name in known:
             del missing[name]
+        if not missing:  # to open another store, all of it may be read
+            return
     if missing:
         yield from encode(list(missing))
 
