@@ -167,6 +167,14 @@ def test_the_command_writes_the_page_and_the_table(sweep, tmp_path, capsys):
     assert "the best by cola_multi/accuracy is trial6" in capsys.readouterr().out
 
 
+def test_items_of_trials_are_not_held_in_memory_and_those_of_the_best_are_shown(sweep, tmp_path):
+    folder = sweep(FOUR)
+    for trial in read_trials(folder).trials:
+        assert all(not result.examples for result in trial.report.results)
+    assert main(["report", str(folder), "--out", str(tmp_path / "out")]) == 0
+    assert "red cup &lt;on&gt; blue box" in (tmp_path / "out/report.html").read_text()
+
+
 def test_trials_that_measured_other_items_are_told(sweep, tmp_path, capsys):
     folder = sweep(FOUR)
     arguments = ["report", str(folder), "--out", str(tmp_path / "out")]

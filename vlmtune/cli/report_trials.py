@@ -19,6 +19,7 @@ from vlmtune.model.loading import loading_call
 from vlmtune.report.formats import write_formats
 from vlmtune.report.html import write_report
 from vlmtune.report.items_file import items_of
+from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show
 from vlmtune.report.trials import Trial, Trials, read_trials, trials_csv, trials_view
 from vlmtune.storage.files import all_or_none, check_shape, write_text
@@ -32,7 +33,9 @@ def run(options: argparse.Namespace) -> None:
     """Writes the report of the sweep `options.runs[0]` into `options.out`."""
     (folder,) = options.runs
     trials = read_trials(folder, options.metric, metric_of_sweep(folder))
-    best = trials.trials[:SHOWN]
+    best = []
+    for trial in trials.trials[:SHOWN]:
+        best.append(replace(trial, report=RunReport.load(trial.folder / "report.json")))
     runs, items = [], {}
     shared: dict[Any, Any] = {}  # of the items of all
     for trial in best:

@@ -6,7 +6,7 @@ hyper-parameter goes with the metric. Never: a training.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class Trial:
     Attributes:
         folder: Its folder.
         name: Its folder's path in the sweep's folder.
-        report: Its report.
+        report: Its report, without what it says of each item.
         values: Its value of each key that varied, in the order of `Trials.keys`.
         metric: What it reached.
     """
@@ -129,7 +129,7 @@ def read_trials(folder: Path, metric: str | None = None, searched: str = "") -> 
     for file in trial_files(folder):
         report = RunReport.load(file)
         if "fit" in report.provenance.config:  # `compare` also measures the untrained model
-            reports[file.parent] = report
+            reports[file.parent] = _without_items(report)
     if not reports:
         raise UserError(
             f"expected trained runs in {folder}, got none: name the folder of a sweep, or each "
@@ -170,6 +170,18 @@ def read_trials(folder: Path, metric: str | None = None, searched: str = "") -> 
     trials.sort(key=_rank)
     short_keys = tuple(map(_short, keys))
     return Trials(metric, short_keys, tuple(trials), _without_report(folder), tuple(lacking))
+
+
+def _without_items(report: RunReport) -> RunReport:
+    """A report without what it says of each item, which would fill the memory for many trials."""
+    results = []
+    for result in report.results:
+        bare = replace(
+            result, outcomes=(), clusters=(), caption_sets=(), groups=(), group_weights=(), runs=(),
+            series={}, examples=(), readings=(),
+        )  # fmt: skip
+        results.append(bare)
+    return replace(report, results=tuple(results))
 
 
 def _without_report(folder: Path) -> tuple[str, ...]:
