@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pytorch_lightning import LightningModule, Trainer
 
+from data_builders import measured
 from data_builders.corpora.annotations import ClevrScenes
 from data_builders.corpora.coco import CocoBuilder
 from data_builders.corpora.cola import ColaBuilder
@@ -85,6 +86,20 @@ def test_a_line_names_the_benchmarks_that_a_corpus_was_not_checked_against(folde
         f"warning: {sets[0].path} may have images of sugar_crepe, cola_multi, crepe_productivity: "
         f"build it with --measured '[{files}]' to leave them out"
     )
+
+
+def test_a_file_is_read_once_for_all_sets(folder, monkeypatch):
+    read = []
+    image_names = measured.image_names
+
+    def noted(path):
+        read.append(path.name)
+        return image_names(path)
+
+    monkeypatch.setattr(measured, "image_names", noted)
+    assert len(unchecked(coco(folder) * 3, benchmarks(folder))) == 3
+    # Karpathy's file of COCO takes five seconds.
+    assert sorted(read) == ["a.csv", "add_att.json", "cola.json", "eqben.json", "flickr.json"]
 
 
 def test_what_was_left_out_is_not_named(folder):

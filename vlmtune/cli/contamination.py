@@ -32,6 +32,7 @@ _TABLE = "data_builders.corpora.table.TableBuilder"
 def unchecked(sets: Sequence[ShardSet], benchmarks: Sequence[Benchmark[Any]]) -> list[str]:
     """Returns a line for each set that may hold images of benchmarks, or could not be checked."""
     lines = []
+    named: dict[Path, Sequence[Any]] = {}  # the images of each file, which several sets ask for
     for data in sets:
         if isinstance(data, RenderedSet):
             continue
@@ -43,20 +44,22 @@ def unchecked(sets: Sequence[ShardSet], benchmarks: Sequence[Benchmark[Any]]) ->
                 f"warning: {data.path} trains on images of {names}: measure another split of the "
                 "table, or hold images out of training (--held-out of `vlmtune build table`)"
             )
-        line = _checked(data, others)
+        line = _checked(data, others, named)
         if line:
             lines.append(line)
     return lines
 
 
-def _checked(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> str:
+def _checked(
+    data: ShardSet, benchmarks: Sequence[Benchmark[Any]], named: dict[Path, Sequence[Any]]
+) -> str:
     """The line of a set; empty if it has no images of benchmarks."""
     names: dict[str, None] = {}  # the benchmarks of which the set may have images
     files: dict[str, None] = {}  # of these benchmarks
     try:
         for benchmark in benchmarks:
             for file in _files(benchmark):
-                if not _apart(data, benchmark, file):
+                if not _apart(data, benchmark, file, named):
                     names[benchmark.name] = None
                     files[str(file)] = None
     except Exception as error:  # a check that only warns never stops a training
@@ -123,7 +126,9 @@ def _measures_built_split(built: Sequence[str] | None, benchmark: Any) -> bool:
     return not trained.isdisjoint(split.lower() for split in measured or ())
 
 
-def _apart(data: ShardSet, benchmark: Benchmark[Any], file: Path) -> bool:
+def _apart(
+    data: ShardSet, benchmark: Benchmark[Any], file: Path, named: dict[Path, Sequence[Any]]
+) -> bool:
     """Tells whether a set cannot have images of a benchmark's file or folder, or left them out."""
     folder = data.folder
     manifest = data.manifest
@@ -151,10 +156,10 @@ def _apart(data: ShardSet, benchmark: Benchmark[Any], file: Path) -> bool:
     if annotations and digests.issubset(manifest.sources.values()):
         return True
     corpus = _corpus(manifest)
-    return not any(_may_show(path, corpus) for path in annotations or [file])
+    return not any(_may_show(path, corpus, named) for path in annotations or [file])
 
 
-def _may_show(file: Path, corpus: str | None) -> bool:
+def _may_show(file: Path, corpus: str | None, named: dict[Path, Sequence[Any]]) -> bool:
     """Tells whether a benchmark's file, or folder of images, may show images of a corpus."""
     from data_builders.measured import image_names, overlap
 
@@ -163,10 +168,11 @@ def _may_show(file: Path, corpus: str | None) -> bool:
     if file.is_dir():  # folders of classes
         return False
     try:
-        names = image_names(file)
+        if file not in named:
+            named[file] = image_names(file)
     except UserError:  # a table that only another reader knows
         return True
-    for name in names:
+    for name in named[file]:
         if name.corpus and overlap(name.corpus, corpus):
             return True
         # Corpora of photographs name their images by numbers.
