@@ -6,8 +6,7 @@ In: scores of all candidates of one query. Out: a row with a few of them. Never:
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vlmtune.results.item_row import ItemRow
@@ -29,6 +28,7 @@ def query_row(
     It has the `best` candidates, some true ones and a false one; `fields` are the others of a row.
 
     Example:
+        >>> import torch
         >>> from pathlib import Path
         >>> fields = {"id": "coco/0", "benchmark": "coco", "outcome": 0.0, "rank": 3}
         >>> scores, true = torch.tensor([0.5, 0.25, 0.75, 0.5]), torch.tensor([1, 1, 0, 0]) > 0
@@ -59,11 +59,17 @@ def _shown(scores: Float[Tensor, "n"], true: Bool[Tensor, "n"], best: int) -> li
 
     Of equal scores a false candidate comes first, as it does where ties are lost.
     """
-    # The best of all may lack a true one or a false one, and a reader wants to compare both.
-    any_candidate = torch.ones_like(true)
-    chosen = _first(scores, any_candidate, best)
-    chosen += _first(scores, true, TRUE)
-    chosen += _first(scores, ~true, 1)
+    scores = scores.contiguous()  # of a column of a large matrix each number is far from the last
+    true = true.contiguous()
+    # The best of all may lack a true one or a false one, and a reader wants to compare both. The
+    # first false one is among the best as many as there are true ones, and one more.
+    true_positions = true.nonzero()[:, 0]
+    leading = min(len(true_positions) + best, len(scores))
+    least = scores.topk(leading).values[-1]
+    near = (scores >= least).nonzero()[:, 0]
+    chosen = _first(scores, near, best)
+    chosen += _first(scores, true_positions, TRUE)
+    chosen += _first(scores, near[~true[near]], 1)
 
     def order(position: int) -> tuple[float, bool, int]:
         return -float(scores[position]), bool(true[position]), position
@@ -71,15 +77,7 @@ def _shown(scores: Float[Tensor, "n"], true: Bool[Tensor, "n"], best: int) -> li
     return sorted(set(chosen), key=order)
 
 
-def _first(scores: Float[Tensor, "n"], among: Bool[Tensor, "n"], most: int) -> list[int]:
-    """Positions of the best scores among some candidates; of equal ones the first."""
-    positions = among.nonzero()[:, 0]
-    values = scores[positions]
-    if len(values) > most:
-        # Only candidates that reach the last of the best are sorted: much faster than all.
-        least = values.topk(most).values[-1]
-        is_enough = values >= least
-        positions = positions[is_enough]
-        values = values[is_enough]
-    order = values.argsort(descending=True, stable=True)
+def _first(scores: Float[Tensor, "n"], positions: Int[Tensor, "k"], most: int) -> list[int]:
+    """Those of some ascending positions with the best scores; of equal ones the first."""
+    order = scores[positions].argsort(descending=True, stable=True)
     return positions[order[:most]].tolist()
