@@ -220,6 +220,13 @@ def test_products_and_grids_are_rows_with_folders_of_their_own(suite):
         '--a.parts=[{"x": 1}, {"y": 2}]',
         "--a.parts=[[1,2],[3]]",
     }
+    # `fit` would take quotes around a whole value for a part of it.
+    quoted = with_grid(read_experiment(suite), ["a.x=\"b, c\",dog's,['d]',e]"]).rows
+    assert {row["words"][0] for row in quoted.values()} == {
+        "--a.x=b, c",
+        "--a.x=dog's",
+        "--a.x=['d]',e]",
+    }
     suite.write_text(suite.read_text().replace("name: First", 'name: "LoRA: r=8"'))
     (run,) = list_jobs(read_experiment(suite), Path("out"), [0], ["one"], None)
     assert run.words[-1].endswith('BenchmarkCallback.name="LoRA: r=8"')
@@ -299,6 +306,21 @@ def test_runs_that_were_measured_on_other_items_share_no_table(suite):
     with refused("got others in runs/two/seed-0 than in runs/one/seed-0: remove the folder"):
         compare.run(options(suite), runner)
     assert Path("runs/compare.md").read_text() == before
+
+
+def test_a_row_may_name_json_and_the_untrained_model_options_of_any_kind(suite):
+    Path("one.json").write_text('{"one": 1}')
+    options_of_m = "model: m, download: true, batch_size: 8, benchmarks: [b, c]"
+    text = suite.read_text().replace("one.yaml", "one.json")
+    suite.write_text(text.replace("model: m, benchmarks: [b, c]", options_of_m))
+    runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
+    compare.run(options(suite), runner)
+    untrained = " ".join(runner.commands[0])
+    said = "evaluate --model m --download --batch_size 8 --benchmarks b c --name"
+    assert untrained.startswith(said)
+    Path("one.json").write_text('{"one": 2}')
+    with refused("expected all runs to finish, 1 of 3 failed"):
+        compare.run(options(suite), runner)
 
 
 @pytest.mark.parametrize("wrong", ["lr", "lr=", "=1", "lr=1,", "lr=1,1", "seed_everything=1"])

@@ -70,12 +70,21 @@ def _axis(text: str) -> list[tuple[str, str]]:
 
 
 def _split(text: str) -> list[str]:
-    """Splits a text at the commas that stand in no list or mapping."""
+    """Splits a text at the commas that stand in no quotes, list or mapping.
+
+    `vlmtune fit` would take the quotes around a whole value for a part of it, so they are dropped.
+    """
     values = [""]
     depth = 0
+    quote = ""
     for letter in text:
-        depth += (letter in "[{") - (letter in "]}")
-        if letter == "," and not depth:
+        opens = letter in "\"'" and not values[-1][-1:].isalnum()  # "dog's" has an apostrophe
+        if letter == quote or (opens and not quote):
+            quote = "" if quote else letter
+            letter = letter if depth else ""
+        elif not quote:
+            depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not depth and not quote:
             values.append("")
         else:
             values[-1] += letter

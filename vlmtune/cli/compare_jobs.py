@@ -33,6 +33,8 @@ NAME = f"--trainer.callbacks.{CALLBACK}.name"
 
 Key = Annotated[str, Field(pattern=r"^[^./\\][^/\\]*$")]
 """The key of a row, which names the folder of its runs."""
+Value = bool | int | float | str
+"""What an option of `vlmtune evaluate` may be; true for one that takes no value."""
 
 
 class Strategy(TypedDict):
@@ -51,7 +53,7 @@ class Experiment:
 
     title: str
     out: Path
-    zero_shot: dict[str, str | list[str]]
+    zero_shot: dict[str, Value | list[Value]]
     base: str
     columns: dict[str, Annotated[str, Field(pattern=r"^\S+ \S")]]
     rows: dict[Key, Strategy] = field(default_factory=dict)
@@ -167,7 +169,9 @@ def list_jobs(
     options = []
     for key, value in experiment.zero_shot.items():
         values = value if isinstance(value, list) else [value]
-        options += [f"--{key}", *values]
+        if value is not False:
+            options.append(f"--{key}")
+        options += [str(one) for one in values if not isinstance(one, bool)]
     folder = out / ZERO_SHOT
     evaluate = ("evaluate", *options, "--name", "zero-shot", "--out", str(folder))
     listed = [Job(ZERO_SHOT, "zero-shot", folder, evaluate)]

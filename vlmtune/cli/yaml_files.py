@@ -57,15 +57,17 @@ def read_value(text: str) -> Any:
 
 
 def yaml_digests(words: Sequence[str]) -> dict[str, str]:
-    """Returns the sha256 of each YAML that words of a command name, and that these name in turn.
+    """Returns the sha256 of each config that words of a command name, and that these name in turn.
 
-    A YAML names others relative to its own folder. Words may also be settings in JSON, or options
-    with their value. Plug-ins that go by a stem are not among the YAMLs.
+    A config names others relative to its own folder. Words may also be settings in JSON, or options
+    with their value. Plug-ins that go by a stem are not among them, and neither are `.json` files
+    that a config names: most of these are data.
     """
     waiting = []
     for word in words:
         value = word.partition("=")[2] if word.startswith("--") else word
-        waiting += _names_in(value) or _names_in(read_value(value))
+        names_json = value == word and word.endswith(".json")
+        waiting += [word] if names_json else _names_in(value) or _names_in(read_value(value))
     digests: dict[str, str] = {}
     while waiting:
         name = waiting.pop()
@@ -90,10 +92,7 @@ def _names_in(value: Any) -> list[str]:
         value = list(value.values())
     if not isinstance(value, list):
         return []
-    names = []
-    for part in value:
-        names += _names_in(part)
-    return names
+    return list(chain.from_iterable(map(_names_in, value)))
 
 
 def check_yaml(path: str | Path) -> None:
