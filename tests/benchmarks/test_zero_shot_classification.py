@@ -165,3 +165,15 @@ def test_examples_name_both_classes(tmp_path):
         ("c0 (true: c1)", False),
         ("c0 (true: c2)", False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("zero_shot", "Zero-shot classification"),  # as configs shorten it
+        ("zero_shot_classification_cifar", "Zero-shot classification cifar"),
+        ("cifar_10", "cifar 10"),
+    ],
+)
+def test_the_title_says_what_is_measured(name, title):
+    assert ZeroShotClassification("data", name=name).title == title

@@ -98,7 +98,12 @@ def test_models_are_ranked_by_their_gain_and_the_front_leaves_out_what_another_m
 def test_a_page_without_numbers_says_why_and_names_keep_their_dots(board):
     run = board(clip=(1, 1, 1)).runs[0]
     failed = replace(run, results=(), not_run=(("one", "no words"),))
-    assert "1 models on 0 benchmarks" in Board([MeasuredModel(failed, None)]).html()
+    alone = Board([MeasuredModel(failed, None)])
+    assert "1 models on 0 benchmarks" in alone.html()
+    assert alone.markdown().endswith("\n## Not run\n\n- one: no words\n")
+    of_two = [MeasuredModel(failed, None), MeasuredModel(replace(run, name="probe"), None)]
+    for text in (Board(of_two).html(), Board(of_two).markdown()):
+        assert "one (clip): no words" in text
     results = (result("my.reference_set", 3), result(f"one{TWIN}", 6, convention="reference"))
     named = replace(run, results=results)
     text = replace(named, name="text", text_only=True)

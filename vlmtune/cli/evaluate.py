@@ -77,9 +77,8 @@ def run(options: argparse.Namespace) -> None:
         if options.items is not None and rows is not None:
             write_items(options.items, rows)
         page = write_report(out, runs, items)
-        save_text_only(
-            out, runs_without_images
-        )  # last, as it removes files of an earlier evaluation
+        # Last, as it removes files of an earlier evaluation.
+        save_text_only(out, runs_without_images)
     show(runs)
     print(f"report: {page}")
 

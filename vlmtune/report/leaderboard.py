@@ -181,13 +181,17 @@ class Board:
             out.append({**number, "column": column})
         return out
 
-    def not_run(self) -> dict[tuple[str, str], list[str]]:
-        """The benchmarks that could not run, why, and on which models."""
+    def not_run(self) -> list[str]:
+        """A line for each benchmark that could not run: on which models, if not on all, and why."""
         names: dict[tuple[str, str], list[str]] = {}
         for run in self.runs:
             for benchmark, why in run.not_run:
                 names.setdefault((benchmark, why), []).append(run.name)
-        return names
+        lines = []
+        for (benchmark, why), of in names.items():
+            among = f" ({', '.join(of)})" if len(of) < len(self.runs) else ""
+            lines.append(f"{benchmark}{among}: {why}")
+        return lines
 
     def costs(self, i: int) -> list[str]:
         """The cells of a model under `COSTS`."""
@@ -220,9 +224,7 @@ class Board:
         if len(self.points) > 1:
             plot = pareto_plot(self.points, self.gains, views.colours)
         pairs = self.pairs()
-        tested = 0
-        for comparisons in pairs.values():
-            tested += sum(bool(one.verdict) for one in comparisons)
+        tested = sum(bool(one.verdict) for one in chain.from_iterable(pairs.values()))
         return render(
             "leaderboard.html",
             models=[self._model(i, colour) for i, colour in enumerate(views.colours)],
@@ -284,6 +286,8 @@ class Board:
             lines += ["", f"## {convention} convention", "", *markdown_table(heads, body)]
         lines += ["", "## Warnings", ""]
         lines += [f"- {one.benchmark}: {one.text}" for one in self.warnings()]
+        if missing := self.not_run():
+            lines += ["", "## Not run", "", *(f"- {line}" for line in missing)]
         return "\n".join([*lines, ""])
 
     def csv(self) -> str:
@@ -294,11 +298,10 @@ class Board:
             name = f"{_title(row)} {row.metric}"
             heads += [name, f"{name} low", f"{name} high"]
         lines: list[list[object]] = [list(map(no_formula, heads))]
-        for i, entry in enumerate(self.entries):
-            origin = entry.report.provenance
-            cells: list[object] = [no_formula(entry.report.name)]
-            cells.append(str(entry.report.text_only).lower())
-            cost = entry.cost
+        for i, run in enumerate(self.runs):
+            origin = run.provenance
+            cells: list[object] = [no_formula(run.name), str(run.text_only).lower()]
+            cost = self.entries[i].cost
             search = [None, None] if cost is None else [cost.bytes_an_image, cost.pairs_a_second]
             cells += [origin.trainable_parameters, *search]
             cells.append(origin.seconds or None)  # 0: not known, or nothing was trained
