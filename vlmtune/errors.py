@@ -76,7 +76,7 @@ def reason(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return "no such file"
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
+        return error.strerror.lower().removeprefix("is ")  # "is a directory"
     return f"{type(error).__name__} ({error})"
 
 

@@ -78,6 +78,30 @@ def test_a_wrong_callback_is_named_and_nothing_else(
     assert capsys.readouterr().err == f"vlmtune: error: {wanted}\n"
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "line"),
+    [
+        ("lr", "1e-3,5", "lr: torch.optim.AdamW takes no such value. Got value: 1e-3,5"),
+        ("weight_decay", "abc", "weight_decay: Expected a <class 'float'>. Got value: abc"),
+    ],
+)
+def test_a_wrong_value_of_the_optimizer_is_named_and_nothing_else(
+    option, value, line, tmp_path, model_folder, shards, capsys
+):
+    config = fit_config(tmp_path, model_folder, shards)
+    words = ["fit", "--config", str(config), "--model.optimizer", "torch.optim.AdamW"]
+    assert main([*words, f"--model.optimizer.init_args.{option}", value]) == 2
+    wanted = f"expected a valid config, got: model.optimizer: {line}: change the config"
+    assert capsys.readouterr().err == f"vlmtune: error: {wanted}\n"
+
+
+def test_a_name_below_a_misspelt_one_has_a_suggestion():
+    error = configuration_error(
+        ValueError("unrecognized arguments: --colums.caption=x"), ["columns"]
+    )
+    assert str(error).endswith("did you mean 'columns'?")
+
+
 def test_a_module_of_the_working_directory_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "margin.py").touch()

@@ -652,6 +652,9 @@ def test_what_lightning_itself_raises_is_of_the_config(config, capsys, monkeypat
             "got '--nothing' (see `vlmtune sc",
         ),
         (["evaluate", "--benchmrks", "x"], "'--benchmrks': did you mean '--benchmarks'?"),
+        (["evaluate", "—-model", "x"], "got '—-model': did you mean '--model'?"),  # as pages have
+        (["build", "table", "a.csv", "–out", "x"], "got '–out': did you mean '--out'?"),
+        (["search", "index", "— red", "--top", "0"], "expected 1 or more"),
         (["score", "m", "--text", "a", "--", "--i.png"], "m"),
         (["quickstart", "--size", "smal"], "--size, got 'smal': did you mean 'small'?"),
     ],

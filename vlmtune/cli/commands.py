@@ -187,9 +187,11 @@ class _Parser(argparse.ArgumentParser):
         known = self._option_string_actions
         for word in itertools.takewhile("--".__ne__, args or ()):
             option = word.partition("=")[0]
-            if option.startswith("--") and option not in known and not self.passes_on:
-                # Of several the nearest: argparse would list none.
-                near = difflib.get_close_matches(option, known, 1)
+            unknown = option.startswith("--") and option not in known and not self.passes_on
+            pasted = option.startswith(("–", "—", "−"))  # as pages show two hyphens
+            # Of several the nearest: argparse would list none.
+            near = difflib.get_close_matches(option, known, 1) if unknown or pasted else []
+            if unknown or near:
                 advice = f": did you mean {near[0]!r}?" if near else ""
                 self.error(f"expected a known option, got {option!r}{advice}")
         return super().parse_known_args(args, *others)

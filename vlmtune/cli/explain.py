@@ -49,6 +49,9 @@ OTHERS = re.compile(
 )
 # What pydantic says beside the bound that a value misses.
 BOUND = re.compile(r"\d+ validation errors? for \S+ | \[type=[^]]*\] For .*? visit \S+?(?=\. |$)")
+# A value of the optimizer that is also tried as a class, or in a union.
+NO_CLASS = re.compile(r"Expected a dot import path string: (\S+) .*='([\w.]+)', .*?(\w+)='\1'.*")
+UNION = re.compile(r"Does not validate .*? a callable class: (.*?)\.? Got value: Namespace\(.*")
 # A plug-in that is written out, or the path of its class, is not the path of a YAML.
 NO_YAML = re.compile(
     r"- Expected a path but (\[?\{.*?\}\]?|[\w.]+(?<!\.json|\.yaml)(?<!\.yml)) "
@@ -157,6 +160,7 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
     # jsonargparse may leave out the class path of a plug-in.
     text = PLUGIN.sub(lambda x: x[1].replace("Import path does", f"Import path {x[2]} does"), text)
     text = KEY.sub(r"\1:", text)
+    text = UNION.sub(r"\1", NO_CLASS.sub(r"\3: \2 takes no such value. Got value: \1", text))
     for unhelpful in (OTHERS, NO_YAML, BOUND):
         text = unhelpful.sub("", text)
     text = _one_line(text)
@@ -165,7 +169,8 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
     for module, name in CLASS.findall(text):
         known += _names(module, name)
     wrong = WRONG.search(text)
-    near = difflib.get_close_matches(wrong[1], known, 1) if wrong else []
+    tried = [wrong[1], wrong[1].partition(".")[0]] if wrong else []  # "colums" of "colums.caption"
+    near = [one for name in tried for one in difflib.get_close_matches(name, known, 1)]
     missing = MODULE.search(text)
     abstract = ABSTRACT.search(text)
     if missing and Path(f"{missing[1]}.py").is_file():

@@ -188,11 +188,7 @@ def _warn_of_differences(runs: Sequence[RunReport]) -> None:
             print(f"vlmtune: warning: {line}", file=sys.stderr)
     for other in others:
         lines = differences(first, other, "fit", "another seed") if first and other else []
-        changed = []
-        for line in lines:
-            key, _, _ = line.partition(" ")
-            if not SEEDS.search(key):
-                changed.append(line)
+        changed = [line for line in lines if not SEEDS.search(line.partition(" ")[0])]
         if changed:
             print(
                 f"vlmtune: warning: the runs called {runs[0].name!r} differ in more than seeds: "
@@ -227,9 +223,8 @@ def _text_only(runs: Sequence[RunReport], folders: Sequence[Path]) -> list[RunRe
         if names[run.name] > 1:
             of_same = [path for one, path in loaded if one.name == run.name]
             folder = _distinct_folder(file, of_same)
-            out.append(replace(run, name=f"{run.name}, {folder}"))
-        else:
-            out.append(run)
+            run = replace(run, name=f"{run.name}, {folder}")
+        out.append(run)
     return out
 
 

@@ -88,9 +88,9 @@ def numbered_rows(path: Path) -> Iterator[NumberedRow]:
     """
     path = Path(path)
     if not path.is_dir() and path.suffix.lower() not in _READERS:
-        raise UserError(
-            f"expected a table ({', '.join(_READERS)}) or a folder, got {path}: convert it"
-        )
+        known = ", ".join(_READERS)
+        fix = "correct the path or convert it"
+        raise UserError(f"expected a table ({known}) or a folder, got {path}: {fix}")
     with reading(path, "a table"):
         if path.is_dir():
             yield from _numbered(_folder(path))
