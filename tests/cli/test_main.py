@@ -455,6 +455,18 @@ def test_measuring_a_checkpoint(fitted, capsys, command):
     assert (fitted / "run" / "config.yaml").read_text() == saved  # `fit` can read it again
 
 
+@pytest.mark.parametrize(
+    ("command", "more"), [("validate", " and data.val no shards"), ("test", "")]
+)
+def test_a_command_that_measures_nothing_says_so(write_config, capsys, command, more):
+    path = write_config(trainer={"callbacks": []}, data={"val": None})
+    assert main([command, "--config", str(path)]) == 0
+    said = (
+        f"vlmtune {command}: nothing is measured: trainer.callbacks has no BenchmarkCallback{more};"
+    )
+    assert said in capsys.readouterr().err
+
+
 def test_export_then_score_evaluate_and_report(fitted, benchmark, pictures, tmp_path, capsys):
     out, run = tmp_path / "export", fitted / "run"
     arguments = ["export", checkpoint(fitted), "--out", out, "--report", run / "report.json"]

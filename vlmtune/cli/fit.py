@@ -151,8 +151,7 @@ class Announcement(pl.Callback):
         for callback in _benchmark_callbacks(trainer):
             from vlmtune.cli.contamination import unchecked  # it knows builders and tables
 
-            for line in unchecked(data.sets["train"], callback.benchmarks):
-                print(line, file=sys.stderr)
+            _warn(unchecked(data.sets["train"], callback.benchmarks))
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -263,14 +262,16 @@ class VlmtuneCLI(LightningCLI):
         path = self.config_init[subcommand].ckpt_path
         with lightning_runs(path):
             if subcommand != "fit":
-                measures = bool(_benchmark_callbacks(self.trainer))
-                if subcommand == "test" and self.trainer.is_global_zero and not measures:
-                    print(
-                        "vlmtune test: nothing is measured, as trainer.callbacks has no "
-                        "BenchmarkCallback; `vlmtune evaluate` measures a checkpoint on any "
-                        "benchmark",
-                        file=sys.stderr,
+                validates = subcommand == "validate"
+                measures = validates and self.datamodule.sets["val"]
+                if not (measures or _benchmark_callbacks(self.trainer)):
+                    empty = " and data.val no shards" if validates else ""
+                    line = (
+                        f"vlmtune {subcommand}: nothing is measured: trainer.callbacks has no "
+                        f"BenchmarkCallback{empty}; `vlmtune evaluate` measures a checkpoint on "
+                        "any benchmark"
                     )
+                    _warn([line])
                 super()._run_subcommand(subcommand)
                 return
             continue_runs(self.trainer, path)
