@@ -89,8 +89,11 @@ def test_a_wrong_value_of_the_optimizer_is_named_and_nothing_else(
     option, value, line, tmp_path, model_folder, shards, capsys
 ):
     config = fit_config(tmp_path, model_folder, shards)
-    words = ["fit", "--config", str(config), "--model.optimizer", "torch.optim.AdamW"]
-    assert main([*words, f"--model.optimizer.init_args.{option}", value]) == 2
+    words = ["fit", "--config", str(config), f"--model.optimizer.init_args.{option}", value]
+    assert main(words) == 2
+    advice = "name its class, too, as --model.optimizer torch.optim.AdamW"
+    assert f"Option '{option}' is not accepted: {advice}\n" in capsys.readouterr().err
+    assert main([*words[:3], "--model.optimizer", "torch.optim.AdamW", *words[3:]]) == 2
     wanted = f"expected a valid config, got: model.optimizer: {line}: change the config"
     assert capsys.readouterr().err == f"vlmtune: error: {wanted}\n"
 
@@ -100,6 +103,9 @@ def test_a_name_below_a_misspelt_one_has_a_suggestion():
         ValueError("unrecognized arguments: --colums.caption=x"), ["columns"]
     )
     assert str(error).endswith("did you mean 'columns'?")
+    wrong = ValueError("unrecognized arguments: --model.optimzer.init_args.lr=1")
+    error = configuration_error(wrong, ["model.optimizer.help", "model.optimizer", "model.store"])
+    assert str(error).endswith("did you mean 'model.optimizer'?")
 
 
 def test_a_module_of_the_working_directory_is_named(tmp_path, monkeypatch):

@@ -51,7 +51,14 @@ OTHERS = re.compile(
 BOUND = re.compile(r"\d+ validation errors? for \S+ | \[type=[^]]*\] For .*? visit \S+?(?=\. |$)")
 # A value of the optimizer that is also tried as a class, or in a union.
 NO_CLASS = re.compile(r"Expected a dot import path string: (\S+) .*='([\w.]+)', .*?(\w+)='\1'.*")
-UNION = re.compile(r"Does not validate .*? a callable class: (.*?)\.? Got value: Namespace\(.*")
+AROUND = re.compile(r"Does not validate .*? a callable class: |\.? Got value: Namespace\(.*")
+ADVICE = {
+    "optimizer: Option": "name its class, too, as --model.optimizer torch.optim.AdamW",
+    "File does not exist": "check the path and its ending, such as .yaml",
+    "Requirement 'wandb": "pip install 'vlmtune[wandb]'",
+    "required: model": "name a config, as --config configs/experiments/own_data/mm_adapter.yaml",
+    "pip install": "install it",
+}
 # A plug-in that is written out, or the path of its class, is not the path of a YAML.
 NO_YAML = re.compile(
     r"- Expected a path but (\[?\{.*?\}\]?|[\w.]+(?<!\.json|\.yaml)(?<!\.yml)) "
@@ -160,17 +167,18 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
     # jsonargparse may leave out the class path of a plug-in.
     text = PLUGIN.sub(lambda x: x[1].replace("Import path does", f"Import path {x[2]} does"), text)
     text = KEY.sub(r"\1:", text)
-    text = UNION.sub(r"\1", NO_CLASS.sub(r"\3: \2 takes no such value. Got value: \1", text))
-    for unhelpful in (OTHERS, NO_YAML, BOUND):
+    text = NO_CLASS.sub(r"\3: \2 takes no such value. Got value: \1", text)
+    for unhelpful in (OTHERS, NO_YAML, BOUND, AROUND):
         text = unhelpful.sub("", text)
     text = _one_line(text)
     text = COMMAND.sub("", text)
-    known = [*keys]
+    known = [key for key in keys if not key.endswith(".help")]
     for module, name in CLASS.findall(text):
         known += _names(module, name)
     wrong = WRONG.search(text)
     tried = [wrong[1], wrong[1].partition(".")[0]] if wrong else []  # "colums" of "colums.caption"
     near = [one for name in tried for one in difflib.get_close_matches(name, known, 1)]
+    fixes = [fix for part, fix in ADVICE.items() if part in text]
     missing = MODULE.search(text)
     abstract = ABSTRACT.search(text)
     if missing and Path(f"{missing[1]}.py").is_file():
@@ -178,16 +186,8 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
     elif abstract:
         methods = getattr(importlib.import_module(abstract[1]), abstract[2]).__abstractmethods__
         advice = f"define {' and '.join(sorted(methods))}"
-    elif near:
-        advice = f"did you mean {near[0]!r}?"
-    elif "File does not exist" in text:
-        advice = "check the path and its ending, such as .yaml"
-    elif "Requirement 'wandb" in text:
-        advice = "pip install 'vlmtune[wandb]'"
-    elif "arguments are required: model" in text:
-        advice = "name a config, such as --config configs/experiments/own_data/mm_adapter.yaml"
-    elif "pip install" in text:
-        advice = "install it"
+    elif fixes or near:
+        advice = fixes[0] if fixes else f"did you mean {near[0]!r}?"
     else:
         advice = "change the config"
     return UserError(f"expected a valid config, got: {text}: {advice}")
