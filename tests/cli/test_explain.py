@@ -108,6 +108,16 @@ def test_a_name_below_a_misspelt_one_has_a_suggestion():
     assert str(error).endswith("did you mean 'model.optimizer'?")
 
 
+def test_a_file_in_the_wrong_place_is_named_without_its_content(tmp_path, capsys):
+    table = tmp_path / "photos.csv"
+    table.write_text("path,caption\na.png,a dog\n")
+    assert main(["fit", "--config", str(table)]) == 2
+    advice = "name a YAML with --config, and a table with --data"
+    assert capsys.readouterr().err.endswith(f"got: Unexpected config: {advice}\n")
+    assert main(["fit", "mine.yaml"]) == 2
+    assert capsys.readouterr().err.endswith("arguments: mine.yaml: write --config before it\n")
+
+
 def test_a_module_of_the_working_directory_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "margin.py").touch()

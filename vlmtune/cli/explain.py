@@ -52,10 +52,12 @@ BOUND = re.compile(r"\d+ validation errors? for \S+ | \[type=[^]]*\] For .*? vis
 # A value of the optimizer that is also tried as a class, or in a union.
 NO_CLASS = re.compile(r"Expected a dot import path string: (\S+) .*='([\w.]+)', .*?(\w+)='\1'.*")
 AROUND = re.compile(r"Does not validate .*? a callable class: |\.? Got value: Namespace\(.*")
+CONTENT = re.compile(r"(?<=Unexpected config): .*")  # of a table, for example
 ADVICE = {
     "optimizer: Option": "name its class, too, as --model.optimizer torch.optim.AdamW",
     "File does not exist": "check the path and its ending, such as .yaml",
     "Requirement 'wandb": "pip install 'vlmtune[wandb]'",
+    "Unexpected config": "name a YAML with --config, and a table with --data",
     "required: model": "name a config, as --config configs/experiments/own_data/mm_adapter.yaml",
     "pip install": "install it",
 }
@@ -114,8 +116,7 @@ def _plugin_line(error: Exception) -> str | None:
 
 def _known_line(error: Exception) -> str | None:
     """The line of what a plug-in, memory, a worker or an optimizer refused; None for others."""
-    is_ours = isinstance(error, UserError)
-    if isinstance(error.__cause__, UserError) and not is_ours:  # wrapped by jsonargparse
+    if not isinstance(error, UserError) and isinstance(error.__cause__, UserError):  # wrapped
         return _one_line(str(error.__cause__))
     text = _one_line(str(error))
     kinds = {kind.__name__ for kind in type(error).__mro__}
@@ -168,7 +169,7 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
     text = PLUGIN.sub(lambda x: x[1].replace("Import path does", f"Import path {x[2]} does"), text)
     text = KEY.sub(r"\1:", text)
     text = NO_CLASS.sub(r"\3: \2 takes no such value. Got value: \1", text)
-    for unhelpful in (OTHERS, NO_YAML, BOUND, AROUND):
+    for unhelpful in (OTHERS, NO_YAML, BOUND, AROUND, CONTENT):
         text = unhelpful.sub("", text)
     text = _one_line(text)
     text = COMMAND.sub("", text)
@@ -188,6 +189,8 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
         advice = f"define {' and '.join(sorted(methods))}"
     elif fixes or near:
         advice = fixes[0] if fixes else f"did you mean {near[0]!r}?"
+    elif wrong and wrong[1].endswith((".yaml", ".yml")):
+        advice = "write --config before it"
     else:
         advice = "change the config"
     return UserError(f"expected a valid config, got: {text}: {advice}")
@@ -218,10 +221,7 @@ def _names(module: str, name: str) -> list[str]:
         return [other for other in dir(source) if other[:1].isupper()]
     # A class without `__init__` has the signature of a base.
     makers = [base for base in getattr(plugin, "__mro__", ()) if "__init__" in vars(base)]
-    parameters = []
-    for maker in makers or [plugin]:
-        parameters += inspect.signature(maker).parameters
-    return parameters
+    return [key for maker in makers or [plugin] for key in inspect.signature(maker).parameters]
 
 
 def _one_line(text: str) -> str:

@@ -17,6 +17,9 @@ from vlmtune.storage.files import sha256_of, write_text
 STATE = ".downloads"
 """Folder below the data root: what came, archives that are not unpacked yet, and locks."""
 
+ELSEWHERE = "name another folder by --data-root or VLMTUNE_DATA"
+"""What to do where the data root has no room."""
+
 MEMBERS = ".members.json"
 BY_PERSON = "found in its place"
 """The address of a file that a person had put into its place."""

@@ -22,7 +22,7 @@ import urllib3
 
 from vlmtune.errors import UserError
 from vlmtune.sources.addresses import HAND, ServerRequest, hub_page, request_of
-from vlmtune.sources.ledger import Ledger
+from vlmtune.sources.ledger import ELSEWHERE, Ledger
 from vlmtune.storage.files import writing
 from vlmtune.storage.folder import digest
 from vlmtune.storage.remote.address import without_credentials
@@ -164,7 +164,7 @@ class Downloader:
         headers = dict(request.headers)
         if start:
             headers |= {"Range": f"bytes={start}-", "If-Range": validator}
-        with writing(part, "name another folder by --data-root"), _network_errors():
+        with writing(part, ELSEWHERE), _network_errors():
             timeout = self.patience.timeout  # for each wait, not for the whole file
             with self._session.get(
                 request.url, headers=headers, stream=True, timeout=timeout
@@ -349,5 +349,5 @@ def check_space(folder: Path, needed: int) -> None:
     if needed > free:
         raise UserError(
             f"expected {needed / 1e6:,.0f} MB free on the disk of {folder}, got "
-            f"{free / 1e6:,.0f} MB: free the disk, or name another folder by --data-root"
+            f"{free / 1e6:,.0f} MB: free the disk, or {ELSEWHERE}"
         )

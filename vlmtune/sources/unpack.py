@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vlmtune.errors import UserError
-from vlmtune.sources.ledger import Ledger
+from vlmtune.sources.ledger import ELSEWHERE, Ledger
 from vlmtune.sources.placing import put
 from vlmtune.storage.files import writing
 
@@ -89,7 +89,7 @@ def _write(path: Path, content: Any, is_ours: bool) -> None:
     thousand images.
     """
     part = path.with_name(f".{path.name}.part")  # hidden, as readers list folders
-    with writing(path, "name another folder by --data-root"):
+    with writing(path, ELSEWHERE):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with part.open("wb") as file:
