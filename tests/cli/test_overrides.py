@@ -184,5 +184,13 @@ def test_the_name_of_a_file_names_no_run():
 
 
 def test_other_words_stay_as_they_are():
-    words = ["--config", "a.yaml", "--trainer.max_steps=5", "--model.adapter.help", "LoRA"]
+    words = ["--config", "a.yaml", "--trainer.max_steps=5", "--model.store", "lora"]
     assert rewritten(words) == (words, [])
+
+
+def test_the_help_of_a_plugin_goes_by_its_stem():
+    words, _ = rewritten(["--model.adapter.help", "lora", "--model.objectives.help=a.B"])
+    assert words == [
+        "--model.adapter.help=vlmtune.adapters.lora.LoRA",
+        "--model.objectives.help=a.B",
+    ]

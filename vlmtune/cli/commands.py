@@ -63,7 +63,7 @@ usage: vlmtune {command} --config YAML [--ckpt-path CKPT] [--key value ...]
   --model YAML           a method, by its name in configs/plugins/modules; give it after the configs
                          that set backbone and data
   --print-config         show the complete config and exit
-  --model.adapter.help CLASS_PATH
+  --model.adapter.help NAME
                          show the arguments of a plug-in (also model.backbone, model.pairs, ...)
   --all-help             show every key
   --debug                show the traceback of an error

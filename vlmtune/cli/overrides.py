@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmtune.cli.option_names import given_options
-from vlmtune.cli.plugins import find
+from vlmtune.cli.plugins import class_path_of, find
 from vlmtune.cli.yaml_files import read_value, read_yaml
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
@@ -33,6 +33,7 @@ KINDS = {
 ADAPTERS = ("--model", "--model.adapter", "--model.init_args.adapter")
 LISTS = ("objectives", "benchmarks")
 SHARDS = ("data.train", "data.val")
+HELP = ".help"
 POSITION = re.compile(r"\[(\d+)\](?=\.|$)")  # callbacks[0] is callbacks.0
 STEM = re.compile(r"[a-z][a-z0-9_]*")
 CLASS = re.compile(r"[A-Za-z_][\w.]*")
@@ -82,14 +83,10 @@ def loses_name(arguments: Sequence[str]) -> bool:
         >>> loses_name(["--model.adapter=lora", "--trainer.callbacks.BenchmarkCallback.name=mine"])
         False
     """
-    replaces_adapter = False
-    for word in arguments:
-        key, _, _ = word.partition("=")
-        if key.startswith("--trainer.callbacks") and key.endswith(".name"):
-            return False  # the arguments name the run themselves
-        if key in ADAPTERS:
-            replaces_adapter = True
-    return replaces_adapter
+    keys = [word.partition("=")[0] for word in arguments]
+    # The arguments may name the run themselves.
+    named = any(key.startswith("--trainer.callbacks") and key.endswith(".name") for key in keys)
+    return not named and any(key in ADAPTERS for key in keys)
 
 
 def changed_lists(config: dict[str, Any], items: Sequence[Override]) -> list[str]:
@@ -152,8 +149,8 @@ def _changes(key: str) -> bool:
 
 
 def _last(key: str) -> str:
-    """The last part of a key that is not a position; `objectives` for `objectives+`."""
-    names = [part for part in key.split(".") if not part.isdigit()]
+    """The last part of a key but for positions and `help`; `objectives` for `objectives+`."""
+    names = [part for part in key.removesuffix(HELP).split(".") if not part.isdigit()]
     return names[-1].rstrip("+")
 
 
@@ -186,7 +183,8 @@ def _item(key: str, item: Any) -> Any:
         return backbone_spec(item)
     is_missing = item.endswith((".yaml", ".yml")) and find_path(item) is None
     if STEM.fullmatch(item) or is_missing:
-        return find(KINDS[last], item)  # its error names what there is
+        source = find(KINDS[last], item)  # its error names what there is
+        return class_path_of(source) if key.endswith(HELP) else source
     return item
 
 
