@@ -171,6 +171,7 @@ def test_examples_name_both_classes(tmp_path):
     ("name", "title"),
     [
         ("zero_shot", "Zero-shot classification"),  # as configs shorten it
+        ("zero_shot.reference", "Zero-shot classification.reference"),
         ("zero_shot_classification_cifar", "Zero-shot classification cifar"),
         ("cifar_10", "cifar 10"),
     ],

@@ -167,8 +167,9 @@ class Benchmark(Configured, ABC, Generic[I]):
         """The name for people: `full_name` and what `name` adds to the default one."""
         default = type(self).__module__.rpartition(".")[2]
         name = self.name
-        if self.full_name and default.startswith(f"{name}_"):  # shortened, such as "zero_shot"
-            name = self.full_name
+        stem = name.partition(".")[0]
+        if self.full_name and default.startswith(f"{stem}_"):  # shortened, such as "zero_shot"
+            name = self.full_name + name.removeprefix(stem)
         elif self.full_name and name.startswith(default):
             name = self.full_name + name.removeprefix(default)
         return name.replace("_", " ")
