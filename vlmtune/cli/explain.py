@@ -51,10 +51,11 @@ OTHERS = re.compile(
 BOUND = re.compile(r"\d+ validation errors? for \S+ | \[type=[^]]*\] For .*? visit \S+?(?=\. |$)")
 # A value of the optimizer that is also tried as a class, or in a union.
 NO_CLASS = re.compile(r"Expected a dot import path string: (\S+) .*='([\w.]+)', .*?(\w+)='\1'.*")
-AROUND = re.compile(r"Does not validate .*? a callable class: |\.? Got value: Namespace\(.*")
+UNION = re.compile(r"Does not validate .*? a callable class: ")
+PARSED = re.compile(r"\.? Got value: Namespace\(.*")
 CONTENT = re.compile(r"(?<=Unexpected config): .*")  # of a table, for example
 ADVICE = {
-    "optimizer: Option": "name its class, too, as --model.optimizer torch.optim.AdamW",
+    "'torch.optim.Optimizer'": "name its class, too, as --model.optimizer torch.optim.AdamW",
     "File does not exist": "check the path and its ending, such as .yaml",
     "Requirement 'wandb": "pip install 'vlmtune[wandb]'",
     "Unexpected config": "name a YAML with --config, and a table with --data",
@@ -169,7 +170,7 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
     text = PLUGIN.sub(lambda x: x[1].replace("Import path does", f"Import path {x[2]} does"), text)
     text = KEY.sub(r"\1:", text)
     text = NO_CLASS.sub(r"\3: \2 takes no such value. Got value: \1", text)
-    for unhelpful in (OTHERS, NO_YAML, BOUND, AROUND, CONTENT):
+    for unhelpful in (OTHERS, NO_YAML, BOUND, UNION, CONTENT):
         text = unhelpful.sub("", text)
     text = _one_line(text)
     text = COMMAND.sub("", text)
@@ -193,7 +194,7 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
         advice = "write --config before it"
     else:
         advice = "change the config"
-    return UserError(f"expected a valid config, got: {text}: {advice}")
+    return UserError(f"expected a valid config, got: {PARSED.sub('', text)}: {advice}")
 
 
 def _without_loop(error: Exception) -> str:
