@@ -168,10 +168,9 @@ class Benchmark(Configured, ABC, Generic[I]):
         default = type(self).__module__.rpartition(".")[2]
         name = self.name
         stem = name.partition(".")[0]
-        if self.full_name and default.startswith(f"{stem}_"):  # shortened, such as "zero_shot"
-            name = self.full_name + name.removeprefix(stem)
-        elif self.full_name and name.startswith(default):
-            name = self.full_name + name.removeprefix(default)
+        known = stem if default.startswith(f"{stem}_") else default  # "zero_shot" is shortened
+        if self.full_name and name.startswith(known):
+            name = self.full_name + name.removeprefix(known)
         return name.replace("_", " ")
 
     @property
