@@ -162,11 +162,13 @@ def test_a_table_on_the_command_line_is_a_benchmark(row, kind, tmp_path):
             make_benchmarks([name])
 
 
-def test_options_of_a_table_on_the_command_line(tmp_path, capsys):
+@pytest.mark.parametrize("words", [["evaluate", "--model"], ["leaderboard", "--out", "page"]])
+def test_options_of_a_table_on_the_command_line(words, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").mkdir()
     path = table(tmp_path, {"image": "a.png", "said": "x", "wrong": "n"})
     (tmp_path / "a.png").rename(tmp_path / "photos/a.png")
-    command = ["evaluate", "--model", "gone", "--benchmarks", path]
+    command = [*words, "gone", "--benchmarks", path]
     assert main(command) == 2
     assert "`columns.caption`; here its options begin with --table." in capsys.readouterr().err
     command += ["--table.columns.caption", "said", "--table.columns.negative=wrong"]
@@ -177,7 +179,7 @@ def test_options_of_a_table_on_the_command_line(tmp_path, capsys):
     # The table is read before the model is looked for.
     assert main([*command, "--table.images", str(tmp_path / "photos")]) == 2
     assert "got 'gone'" in capsys.readouterr().err
-    without_table = ["evaluate", "--model", "gone", "--benchmarks", "aro"]
+    without_table = [*words, "gone", "--benchmarks", "aro"]
     assert main([*without_table, "--table.images", "photos"]) == 2
     assert "expected a known argument, got '--table.images=photos'" in capsys.readouterr().err
     assert main([*command, "--table.folder", "photos"]) == 2

@@ -271,6 +271,10 @@ def test_a_benchmark_that_cannot_be_run_is_said_once(saved, suite, tmp_path, cap
     [
         (["--alphas", "0,1"], "expected --benchmarks with --alphas"),
         (["--benchmarks", "x", "--out", "x"], "expected --alphas with --benchmarks"),
+        (
+            ["--alphas", "0,1", "--benchmarks", "x.csv", "--table.images", "photos"],
+            "expected the table 'x.csv', there is no such file",
+        ),
         (["--alpha", "0.5"], "--out FOLDER to write"),
         (["--alphas", "0,1", "--benchmarks", "x", "--out", "x"], "which of --alphas to write"),
         (["--alpha", "2", "--out", "x"], "expected alpha from 0 (pre-trained) to 1 (trained)"),

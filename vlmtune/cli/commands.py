@@ -85,11 +85,10 @@ ARCHITECTURE = """the open_clip name of the architecture, if --model is a weight
 PACKAGES = """packages besides vlmtune from which an export or a checkpoint may import classes"""
 RUNS = """report.json or its folder, or another tool's items (.jsonl, .csv, .parquet); the first is
 the baseline of the comparison; or the folder of one sweep, for a table of its trials"""
-EVALUATE = """Options for your own tables: --table.images DIR names the folder of the images, and
---table.columns.caption NAME the column of captions."""
 BENCHMARKS = """stems of configs/plugins/benchmarks, sources of `vlmtune download --list`, YAMLs
-with one benchmark or a list, or your own tables (csv, tsv, jsonl, parquet); paths in them are
-relative to the working directory"""
+with one benchmark or a list, or your own tables (csv, tsv, jsonl, parquet), whose options are
+--table.images DIR for the folder of the images, --table.columns.caption NAME for the column of
+captions, ...; paths in them are relative to the working directory"""
 IMAGE_SIZE = """make the export read images at this size, for pictures with small objects; position
 embeddings are interpolated, which is an error if they were trained"""
 DEVICE = "cpu, cuda, ...; the accelerator by default"
@@ -265,7 +264,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--accept", nargs="+", default=[], metavar="NAME", help="accept the terms of these sources")
     add("--dry-run", action="store_true", help="show what would be downloaded, and exit")
 
-    names = _with_names(EVALUATE, "benchmarks", "Benchmarks")
+    names = _with_names("", "benchmarks", "Benchmarks")
     add = command("evaluate", "measure a model on benchmarks", names)
     add("--model", required=True, help=MODEL)
     _model(add)

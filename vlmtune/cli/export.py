@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
-from vlmtune.cli.plugins import make_benchmarks, model_of
+from vlmtune.cli.option_names import naming_table_options
+from vlmtune.cli.plugins import is_table, make_benchmarks, model_of
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import SuiteResult, load_all, run_suite
@@ -121,9 +122,7 @@ def _source(options: argparse.Namespace) -> Model:
         return model
     from vlmtune.export.to_vectors import to_vectors  # most exports have other adapters
 
-    images: list[Path] = []
-    if options.images is not None:
-        images = image_files(options.images)
+    images = [] if options.images is None else image_files(options.images)
     return to_vectors(model, options.vectors, options.directions, images)
 
 
@@ -287,18 +286,18 @@ def _facts(origin: Mapping[str, Any]) -> dict[str, Any]:
 
 def measure(weights: "WiseFT", options: argparse.Namespace) -> dict[float, SuiteResult]:
     """Measures the model at each alpha and shows the numbers; frozen parts are encoded once."""
-    benchmarks = make_benchmarks(options.benchmarks)
-    load_all(benchmarks)
+    with naming_table_options(any(map(is_table, options.benchmarks))):
+        benchmarks = make_benchmarks(options.benchmarks, options.overrides)
+        load_all(benchmarks)
     device = device_of_this_machine(options.device)
     parts = (weights.backbone.to(device), weights.adapter.to(device))
     scorer = Scorer(*parts, options.store, options.batch_size)
     suites = {}
+    not_run = []
     for alpha in options.alphas:
         weights.at(alpha)
         suites[alpha] = run_suite(benchmarks, scorer)
+        not_run += suites[alpha].not_run
     show_alphas({alpha: suite.results for alpha, suite in suites.items()})
-    not_run = []
-    for suite in suites.values():
-        not_run += suite.not_run
     show_not_run(not_run)
     return suites

@@ -19,7 +19,8 @@ from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.pair_scorer import PairScorer
 from vlmtune.cli.evaluate import default_name
 from vlmtune.cli.leaderboard_cost import cost_of
-from vlmtune.cli.plugins import make_benchmarks, model_of
+from vlmtune.cli.option_names import naming_table_options
+from vlmtune.cli.plugins import is_table, make_benchmarks, model_of
 from vlmtune.cli.provenance import provenance_of
 from vlmtune.cli.text_only import N_GRAM, SHORTEST, captions, n_gram_provenance, without_model
 from vlmtune.config import instantiate
@@ -110,13 +111,14 @@ def run(options: argparse.Namespace) -> None:
 
     Run again after a kill, or with more models or benchmarks, it measures only what is missing.
     """
-    benchmarks = make_benchmarks(options.benchmarks)
-    if options.download:
-        from vlmtune.sources.downloads import download_missing  # most leaderboards need no network
+    with naming_table_options(any(map(is_table, options.benchmarks))):
+        benchmarks = make_benchmarks(options.benchmarks, options.overrides)
+        if options.download:
+            from vlmtune.sources.downloads import download_missing  # most need no network
 
-        download_missing(benchmarks)
-    benchmarks = with_twins(benchmarks)
-    failed = load_all(benchmarks)
+            download_missing(benchmarks)
+        benchmarks = with_twins(benchmarks)
+        failed = load_all(benchmarks)
     for name, reason in failed:
         print(f"not run: {name}: {reason}", file=sys.stderr)
     reasons = dict(failed)

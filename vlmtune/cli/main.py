@@ -85,14 +85,14 @@ def run_command(arguments: list[str]) -> int:
         importlib.import_module("vlmtune.cli.build").show_help(arguments[1])
         return 0
     of_table: list[str] = []
-    if arguments[:1] == ["evaluate"]:
+    if arguments and arguments[0] in ("evaluate", "leaderboard", "export"):
         of_table, arguments = table_options(arguments)
     options, unknown = command_parser().parse_known_args(arguments)
     if of_table:
         from vlmtune.cli.plugins import is_table  # few commands have a table
 
         # Without a table its options are unknown, as those of `fit` are.
-        if not any(map(is_table, options.benchmarks)):
+        if not any(map(is_table, options.benchmarks or ())):
             unknown = [option.replace("--", "--table.", 1) for option in of_table]
     if unknown and options.command != "build":
         raise UserError(
