@@ -1,5 +1,6 @@
 """A merged checkpoint scores as the trained model did, in the library it came from."""
 
+import math
 import stat
 
 import open_clip
@@ -9,7 +10,7 @@ import transformers
 from PIL import Image
 
 import vlmtune
-from tests.backbones.hf_models import write_blip, write_clip, write_siglip
+from tests.backbones.hf_models import write_align, write_blip, write_clip, write_siglip
 from tests.model.checkpoints import checkpoint
 from tests.refusals import command_refused, refused
 from tests.tiny import WORDS, write_model
@@ -20,7 +21,7 @@ from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.text_map import TextMap
-from vlmtune.backbones import HFCLIP, Blip, SigLIP
+from vlmtune.backbones import HFCLIP, Align, Blip, SigLIP
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.main import main
 from vlmtune.export.merging import save_merged
@@ -117,6 +118,20 @@ def test_a_text_map_is_multiplied_into_the_projection(kind, tmp_path, pictures):
     save_merged(tmp_path / "merged", model)
     got = embeddings(vlmtune.load(tmp_path / "merged", device="cpu"), pictures)
     torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
+
+
+def test_the_scale_and_bias_of_the_library(tmp_path):
+    siglip = trained(MODELS["siglip"](tmp_path / "siglip"), LoRA())
+    bias = siglip.backbone.logit_bias
+    assert bias != 0
+    save_merged(tmp_path / "lora", siglip)
+    network = transformers.SiglipModel.from_pretrained(tmp_path / "lora")
+    assert network.logit_bias.item() == pytest.approx(bias)  # nothing trained it
+    align = trained(Align(str(write_align(tmp_path / "align"))), FullFineTuning())
+    align.adapter.log_scale.data.fill_(2.0)
+    assert save_merged(tmp_path / "full", align) == ""
+    network = transformers.AlignModel.from_pretrained(tmp_path / "full")
+    assert network.temperature.item() == pytest.approx(math.exp(-2))
 
 
 REFUSED = {

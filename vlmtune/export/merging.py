@@ -4,6 +4,7 @@ In: a model whose training changed weights of the backbone, or mapped embeddings
 folder. Never: an adapter that the library could not compute; it is an error.
 """
 
+import math
 import shutil
 from pathlib import Path
 
@@ -112,18 +113,22 @@ def loading_line(folder: Path, backbone: Backbone, form: str | None) -> str:
 
 def _set_scale(backbone: Backbone, adapter: DualAdapter) -> str:
     """Gives the network the scale and bias of the adapter; says what has no counterpart."""
-    scale, bias = adapter.log_scale.detach(), adapter.bias.detach()
-    wanted = {"logit_scale": float(scale), "logit_bias": float(bias)}
+    log_scale = float(adapter.log_scale.detach())
+    bias = float(adapter.bias.detach())
+    wanted = {"logit_scale": log_scale, "logit_bias": bias}
+    # ALIGN divides by a temperature.
+    values = {**wanted, "temperature": math.exp(-log_scale)}
+    if not bias and not adapter.learn_scale:
+        del values["logit_bias"]  # nobody chose it, so SigLIP keeps that of its pre-training
     changed = set()
     with torch.no_grad():
         for name, parameter in backbone.named_parameters():
             last = name.rpartition(".")[2]
-            if last in wanted:
-                parameter.fill_(wanted[last])
-                changed.add(last)
-    if wanted["logit_bias"] == 0:
-        changed.add("logit_bias")  # a model without one adds 0
-    missing = [name for name in wanted if name not in changed]
+            if last in values:
+                parameter.fill_(values[last])
+                changed.add(last.replace("temperature", "logit_scale"))
+    # A model without a bias adds 0.
+    missing = [name for name, value in wanted.items() if value and name not in changed]
     if not missing:
         return ""
     return f"left out, as the model has none: {', '.join(missing)}"
