@@ -20,6 +20,7 @@ from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.adapters.deep_prompts import DeepPrompts
 from vlmtune.adapters.ft_late import FTLate
 from vlmtune.adapters.full_finetuning import FullFineTuning
+from vlmtune.adapters.fusion_tuning import FusionTuning
 from vlmtune.adapters.grounded_vectors import GroundedVectors
 from vlmtune.adapters.grounded_words import GroundedWords
 from vlmtune.adapters.linear_probe import LinearProbe
@@ -101,6 +102,10 @@ MODELS = {
     "grounded_vectors": (
         lambda folder: small(folder, 2),
         lambda: GroundedVectors(GroundedWords(heads=2, frozen_weight=2.0)),
+    ),
+    "fusion_tuning": (
+        lambda folder: Flava(str(write_flava(folder))),
+        lambda: FusionTuning(towers=True, contrast=True, scored_by="contrast"),
     ),
     "scenes": (lambda _: OpenClip("checkpoints/scenes-clip"), ZeroShot),
 }

@@ -33,7 +33,7 @@ class ImageGraph(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.backbone, self.adapter = model.backbone, model.adapter
+        self.backbone, self.adapter = model.backbone, model.adapter.scoring
 
     def forward(self, pixel_values: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n d"]:
         """Returns normalised embeddings of preprocessed images."""
@@ -46,7 +46,7 @@ class TextGraph(nn.Module):
 
     def __init__(self, model: Model, tower: TextTower) -> None:
         super().__init__()
-        self.backbone, self.adapter, self._tower = model.backbone, model.adapter, tower
+        self.backbone, self.adapter, self._tower = model.backbone, model.adapter.scoring, tower
 
     def forward(
         self, input_ids: Int[Tensor, "n t"], attention_mask: Int[Tensor, "n t"]
@@ -73,7 +73,8 @@ def save_onnx(folder: Path, model: Model) -> str:
         UserError: The adapter has no embeddings, the text tower does not run block by block, torch
             cannot export the model, or a package is missing.
     """
-    adapter, tower = model.adapter, model.backbone.text_tower
+    # A fusion encoder may score by embeddings, too.
+    adapter, tower = model.adapter.scoring, model.backbone.text_tower
     if not isinstance(adapter, DualAdapter):
         raise UserError(
             f"expected an adapter with embeddings, got {type(adapter).__name__}, which scores "

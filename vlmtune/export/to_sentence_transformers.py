@@ -20,10 +20,11 @@ from vlmtune.export.hf_processing import hf_image_processor, hf_tokenizer
 def save_sentence_transformers(folder: Path, backbone: Backbone) -> None:
     r"""Writes a `SentenceTransformer` of images and texts, whose embeddings have length 1.
 
-    Its `encode` gives what `encode_image` and `encode_text` of vlmtune give. The backbones are
-    CLIP and SigLIP of transformers, and those of open_clip that `transformers.CLIPModel` computes
-    too: a ViT with a class token and CLIP's text tower, with GELU or QuickGELU.
-    Another backbone, and a missing package, raise `UserError`.
+    Its `encode` gives what `encode_image` and `encode_text` of vlmtune give, except for crops of
+    open_clip (see `hf_image_processor`). The backbones are CLIP and SigLIP of transformers, and
+    those of open_clip that `transformers.CLIPModel` computes too: a ViT with a class token and
+    CLIP's text tower, with GELU or QuickGELU. Other backbones, and a missing package, raise
+    `UserError`.
     """
     if not isinstance(backbone, HFCLIP | SigLIP | OpenClip):
         raise UserError(
