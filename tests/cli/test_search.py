@@ -9,6 +9,7 @@ import pytest
 import vlmtune
 from tests.refusals import command_refused, run_command
 from tests.tiny import halves
+from vlmtune.export import save_export
 
 
 @pytest.fixture
@@ -91,6 +92,25 @@ def test_captions_that_are_cut_are_named(model_folder, photos, capsys):
         assert status == 0, err
         warning = "vlmtune: warning: longer than the model reads, and truncated: "
         assert err.splitlines() == [warning + repr(cut[:80])]
+
+
+def test_a_model_that_has_moved_is_named(model_folder, photos, tmp_path, capsys):
+    base = shutil.copytree(model_folder, tmp_path / "base")
+    model = vlmtune.load(base, device="cpu")
+    save_export("export", model.backbone, model.adapter, provenance={})
+    index = ("index", photos, "--out", "index", "--device", "cpu", "--model", "export")
+    assert run_command(capsys, index)[0] == 0
+    search = ("search", "index", "green", "--device", "cpu")
+    status, found, _ = run_command(capsys, search)
+    assert status == 0
+    moved = ("--pretrained", base.rename(tmp_path / "moved"))
+    command_refused(capsys, search, "name it with --pretrained FOLDER")
+    assert run_command(capsys, [*search, *moved])[:2] == (0, found)
+    Path("export").rename("renamed")
+    command_refused(
+        capsys, [*search, *moved], "name where the model is now (of an index with --model)"
+    )
+    assert run_command(capsys, [*search, *moved, "--model", "renamed"])[:2] == (0, found)
 
 
 def test_mistakes_are_one_line(model_folder, other_folder, photos, capsys):

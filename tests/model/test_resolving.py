@@ -193,7 +193,7 @@ def test_a_weights_file_and_its_architecture_come_together(tiny_vl, tmp_path, mo
             vlmtune.load(other, architecture="Tiny-VL")
     with refused("did you mean .*Tiny-VL"):
         vlmtune.load(file, architecture="Tiny-LV")
-    for missing in ("epoch_1.pt", "runs/last.ckpt", tmp_path / "model.yaml"):
+    for missing in ("epoch_1.pt", "runs/last.ckpt", tmp_path / "model.yaml", tmp_path / "export"):
         with refused(f"expected a model in {missing}, got no such file: check the spelling"):
             vlmtune.load(missing)
 

@@ -34,7 +34,9 @@ def run(options: argparse.Namespace) -> None:
     pictures = [open_image(path) for path in options.like]
     model = None if options.model is None else model_of(options)
     device = device_of_this_machine(options.device)
-    index = Index.open(options.index, model, device, options.packages, options.batch_size)
+    index = Index.open(
+        options.index, model, device, options.packages, options.batch_size, options.pretrained
+    )
     files_of_index = options.index.rglob("*")
     check_outputs([options.html], [*options.like, *index.paths, *files_of_index])
     by_caption = index.search_all(options.queries, options.top, options.recall)

@@ -169,8 +169,12 @@ def _check_file(name: str) -> None:
             f"as {written[-1]}"
         )
     is_file_name = Path(name).suffix in FILES and ":" not in name
-    if is_file_name and not Path(name).exists():
-        raise UserError(f"expected a model in {name}, got no such file: check the spelling")
+    is_path = is_file_name or Path(name).is_absolute()
+    if is_path and not Path(name).exists():
+        raise UserError(
+            f"expected a model in {name}, got no such file: check the spelling, or name where the "
+            "model is now (of an index with --model)"
+        )
 
 
 def _named(

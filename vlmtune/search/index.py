@@ -73,6 +73,7 @@ class Index:
         device: torch.device | str | None = None,
         packages: Sequence[str] = (),
         batch_size: int = 256,
+        pretrained: str | None = None,
     ) -> "Index":
         """Opens the index in `folder` with its model.
 
@@ -84,6 +85,7 @@ class Index:
             packages: Packages besides vlmtune that the model may import classes from, if it is
                 loaded here.
             batch_size: Captions encoded at a time, if the model is loaded here.
+            pretrained: The base model of the model, if it has moved and the model is loaded here.
 
         Raises:
             UserError: There is no index, it is damaged, the model has other weights, or faiss is
@@ -97,7 +99,7 @@ class Index:
         if model is None:
             model = load(
                 source["name"],
-                source["pretrained"],
+                pretrained or source["pretrained"],
                 device=device,
                 architecture=source["architecture"],
                 packages=packages,
