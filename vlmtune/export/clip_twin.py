@@ -90,11 +90,8 @@ def _config(backbone: OpenClip, tokenizer: Any) -> CLIPConfig:
     assert isinstance(image, ImageTower)
     assert isinstance(text, TextTower)
     visual: Any = backbone.model.visual
-    # open_clip gives a square as a number or as (height, width).
-    size = visual.image_size
-    if not isinstance(size, int):
-        size = size[0]
-    vision = {"image_size": size, "patch_size": visual.conv1.weight.shape[-1]}
+    side = backbone.blank().shape[-1]
+    vision = {"image_size": side, "patch_size": visual.conv1.weight.shape[-1]}
     words = {"vocab_size": text.embedding.num_embeddings, "max_position_embeddings": text.positions}
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         words[name] = getattr(tokenizer, name)
@@ -137,8 +134,6 @@ def _difference(backbone: OpenClip, twin: Any) -> float:
         caption = network.encode_text(ids.to(backbone.device), normalize=True)
         twin_image = twin.get_image_features(pixels).pooler_output
         twin_caption = twin.get_text_features(ids).pooler_output
-    image_difference = image.cpu() - normalize(twin_image, dim=-1)
-    caption_difference = caption.cpu() - normalize(twin_caption, dim=-1)
-    largest_of_image = float(image_difference.abs().max())
-    largest_of_caption = float(caption_difference.abs().max())
-    return max(largest_of_image, largest_of_caption)
+    embeddings = torch.cat([image, caption]).cpu()
+    of_twin = normalize(torch.cat([twin_image, twin_caption]), dim=-1)
+    return float((embeddings - of_twin).abs().max())

@@ -59,19 +59,18 @@ def save_export(
 
     folder = Path(folder)
     check_target(folder, overwrite)
+    tensors = trained_state(backbone, adapter)
     # NaN loads without an error, and then ranks captions at random.
-    check_finite(trained_state(backbone, adapter), "train or export again")
+    check_finite(tensors, "train or export again")
     recorded = dict(provenance)
     results: Sequence[Result] = recorded.pop("results", ())
+    file = WEIGHTS
+    peft_config = None
     if peft:
         from vlmtune.export.to_peft import peft_files  # loads the backbones of transformers
 
         file = PEFT_WEIGHTS
         tensors, peft_config = peft_files(backbone, adapter)
-    else:
-        file = WEIGHTS
-        tensors = trained_state(backbone, adapter)
-        peft_config = None
     state = {}
     for name, value in tensors.items():
         # safetensors refuses tensors that share memory or have gaps in it.

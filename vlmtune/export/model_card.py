@@ -69,9 +69,7 @@ PEFT_LOADING = """\
 from peft import AutoPeftModel
 model = AutoPeftModel.from_pretrained("path/to/{name}")
 ```
-
-`vlmtune.load("path/to/{name}"{packages})` loads it too, merged into its base model. The base model
-must be the one below, which PEFT does not check."""
+"""
 PEFT_OPEN_CLIP = """\
 ```python
 import open_clip
@@ -79,7 +77,8 @@ from peft import PeftModel
 base = open_clip.create_model(...)
 model = PeftModel.from_pretrained(base, "path/to/{name}")
 ```
-
+"""
+READ_BACK = """
 `vlmtune.load("path/to/{name}"{packages})` loads it too, merged into its base model. The base model
 must be the one below, which PEFT does not check."""
 
@@ -97,7 +96,8 @@ def model_card(
     if peft:
         # The base model of transformers is named in the configuration.
         in_open_clip = ".open_clip." in backbone["class_path"]
-        loading = PEFT_OPEN_CLIP if in_open_clip else PEFT_LOADING
+        example = PEFT_OPEN_CLIP if in_open_clip else PEFT_LOADING
+        loading = example + READ_BACK
     packages = foreign_packages(backbone, adapter)
     more = f", packages={json.dumps(packages)}" if packages else ""
     return CARD.format(

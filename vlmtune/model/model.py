@@ -116,8 +116,7 @@ class Model:
         backbone = instantiate(self.backbone.spec(), Backbone)
         adapter = Matching() if isinstance(self.embeds, Matching) else ZeroShot()
         adapter.attach(backbone)
-        original = Model(backbone, adapter, batch_size=self.batch_size)
-        return original.to(self.device)
+        return Model(backbone, adapter, batch_size=self.batch_size).to(self.device)
 
     def scorer(self, store: Path | None = None, batch_size: int | None = None) -> Scorer:
         """Returns a scorer with an empty cache; `store` is a folder that keeps encoded features."""

@@ -21,10 +21,7 @@ SOURCE = "weights_"
 def find_published(name: str) -> tuple[Path, Published]:
     """Returns the file or folder of published weights, and how they are loaded."""
     source = SOURCE + name.removeprefix(PREFIX)
-    known = {}
-    for stem, declared in sources().items():
-        if declared.model is not None:
-            known[stem] = declared.model
+    known = {stem: one.model for stem, one in sources().items() if one.model is not None}
     if source not in known:
         names = ", ".join(stem.removeprefix(SOURCE) for stem in known)
         raise UserError(

@@ -88,8 +88,5 @@ def _initial_state(backbone: Spec, adapter: Spec, seed: int) -> dict[str, Tensor
 
 
 def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    copied = {}
-    for name, value in state.items():
-        on_cpu = value.detach().cpu()
-        copied[name] = on_cpu.clone()  # a tensor that was there already is not copied by `cpu`
-    return copied
+    # Without `copy` a tensor that is there already would stay the same one.
+    return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
