@@ -1,5 +1,6 @@
 """Exports on the hub, with a stand-in for its API; no network."""
 
+import json
 import shutil
 from types import SimpleNamespace
 
@@ -64,6 +65,17 @@ def test_an_export_is_uploaded_and_loads_by_its_id(api, export, pictures, tmp_pa
     }
     card = huggingface_hub.ModelCard.load(tmp_path / "mine/README.md")
     assert card.data.license == "apache-2.0"
+
+
+def test_an_export_of_an_export_of_the_hub_keeps_its_alpha_and_licence(api, export, tmp_path):
+    options = ["--alpha", "0.5", "--licence", "apache-2.0", "--push-to-hub", "someone/mine"]
+    assert run_command([*export, *options]) == 0
+    larger = tmp_path / "larger"
+    again = ["export", "--model", "someone/mine", "--image-size", "48", "--out", str(larger)]
+    assert run_command(again) == 0
+    written = json.loads((larger / "adapter_config.json").read_text())
+    assert (written["alpha"], written["licence"]) == (0.5, "apache-2.0")
+    assert "alpha" not in written["provenance"]
 
 
 def test_a_revision_pins_an_export(api, export, pictures, tmp_path):

@@ -29,7 +29,6 @@ from vlmtune.model.resolving import device_of_this_machine
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show_alphas, show_not_run
-from vlmtune.storage.files import read_json
 from vlmtune.storage.image_files import image_files
 
 if TYPE_CHECKING:  # most exports have the trained weights as they are
@@ -77,13 +76,18 @@ def run(options: argparse.Namespace) -> None:
 
     # A report knows more than the checkpoint, and the checkpoint more than this process.
     today = {"versions": library_versions(), "commit": code_commit(), "date": now()}
+    recorded = {**today, **model.provenance, **provenance}
+    # An export that is written again keeps its alpha and its licence.
+    alpha = recorded.pop("alpha", alpha)
+    licence = recorded.pop("licence", None)
     save_export(
         options.out,
         model.backbone,
         model.adapter,
-        provenance={**today, **model.provenance, **provenance},
+        provenance=recorded,
         overwrite=options.overwrite,
-        **_recorded(options, alpha),
+        alpha=alpha,
+        licence=options.licence or licence,
         peft=options.format == PEFT,
     )
     size = sum(file.stat().st_size for file in options.out.iterdir())
@@ -95,17 +99,6 @@ def run(options: argparse.Namespace) -> None:
 
         commit = push(options.out, options.push_to_hub, options.public)
         print(f"{options.push_to_hub}: commit {commit}; {loading_call(options.push_to_hub, model)}")
-
-
-def _recorded(options: argparse.Namespace, alpha: float) -> dict[str, Any]:
-    """The alpha and the licence of the export; of one that is written again, those that it had."""
-    facts = {"alpha": alpha, "licence": options.licence}
-    config = Path(options.model or "") / CONFIG
-    if options.model is not None and config.is_file():
-        written = read_json(config, "the configuration of an export")
-        facts["alpha"] = written.get("alpha", alpha)
-        facts["licence"] = options.licence or written.get("licence")
-    return facts
 
 
 def _source(options: argparse.Namespace) -> Model:

@@ -39,6 +39,7 @@ class ExportConfig(TypedDict):
     backbone: BackboneSpec
     adapter: PluginSpec
     alpha: NotRequired[float]
+    licence: NotRequired[str | None]
     provenance: NotRequired[Any]  # a file may hold anything here
     weights_sha256: NotRequired[str]
 

@@ -93,7 +93,10 @@ def load_export(
     specs = {**config, "fingerprint": config["backbone"].pop("fingerprint")}
     check_finite(state, f"{folder / WEIGHTS} is damaged; export again")
     backbone, adapter = _rebuild(specs, state, str(source), backbone)
-    return Model(backbone, adapter, provenance=config.get("provenance"))
+    model = Model(backbone, adapter, provenance=config.get("provenance"))
+    # An export that is made of this one has the same.
+    model.provenance |= {key: config[key] for key in ("alpha", "licence") if key in config}
+    return model
 
 
 def is_checkpoint(path: str | Path) -> bool:
