@@ -354,7 +354,7 @@ def test_random_weights_are_quiet(capfd, tiny_vl):
     ("model", "pretrained", "message"),
     [
         ("ViT-B-33", None, "did you mean .*ViT-B-32"),
-        ("local-dir:nowhere", None, "folder with open_clip_config.json"),
+        ("local-dir:nowhere", None, "open_clip_config.json .*: check the name or the folder"),
         ("", None, "expected an open_clip model"),
         ("ViT-B-32", None, "pretrained weights .* got none: .*--pretrained.*'random'.*openai"),
         ("ViT-B-32", "opanai", "one of openai, .*got 'opanai'"),

@@ -124,12 +124,12 @@ def locate(model: str) -> str:
         return builtin
     folder = find_path(model.removeprefix(LOCAL))
     if folder is None or not (folder / CONFIG).is_file():
-        # A typing error is likelier than a missing folder.
-        known = open_clip.list_models()
-        near = difflib.get_close_matches(builtin, known, 3) or ["ViT-B-32"]
+        # A folder resembles no name, but a name that is misspelt does.
+        near = difflib.get_close_matches(builtin, open_clip.list_models(), 3)
+        fix = f"did you mean {', '.join(near)}?" if near else "check the name or the folder"
         raise UserError(
             f"expected an open_clip model, hf-hub:org/repo or a folder with {CONFIG} and weights, "
-            f"got {model!r}: did you mean {', '.join(near)}?"
+            f"got {model!r}: {fix}"
         )
     return f"{LOCAL}{folder}"
 
