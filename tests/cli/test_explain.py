@@ -100,10 +100,10 @@ def test_a_wrong_value_of_the_optimizer_is_named_and_nothing_else(
 
 def test_a_name_below_a_misspelt_one_has_a_suggestion():
     error = configuration_error(
-        ValueError("unrecognized arguments: --colums.caption=x"), ["columns"]
+        ValueError("unrecognized arguments: --columms.caption=x"), ["columns"]
     )
     assert str(error).endswith("did you mean 'columns'?")
-    wrong = ValueError("unrecognized arguments: --model.optimzer.init_args.lr=1")
+    wrong = ValueError("unrecognized arguments: --model.optimizerr.init_args.lr=1")
     error = configuration_error(wrong, ["model.optimizer.help", "model.optimizer", "model.store"])
     assert str(error).endswith("did you mean 'model.optimizer'?")
 

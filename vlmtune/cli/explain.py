@@ -178,7 +178,11 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
     for module, name in CLASS.findall(text):
         known += _names(module, name)
     wrong = WRONG.search(text)
-    tried = [wrong[1], wrong[1].partition(".")[0]] if wrong else []  # "colums" of "colums.caption"
+    tried = []
+    if wrong:
+        # What stands before the first point may be misspelt, too.
+        before, _, _ = wrong[1].partition(".")
+        tried = [wrong[1], before]
     near = [one for name in tried for one in difflib.get_close_matches(name, known, 1)]
     fixes = [fix for part, fix in ADVICE.items() if part in text]
     missing = MODULE.search(text)
