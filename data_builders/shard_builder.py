@@ -25,11 +25,11 @@ from data_builders.parts import PART, Part, check_shards, finish, read_part
 from data_builders.processes import in_processes
 from data_builders.shard_chunks import Record, ShardChunks
 from data_builders.shard_files import sha256, write_shard
-from data_builders.unfinished import unfinished
+from data_builders.unfinished import folder_of, unfinished
 from vlmtune.config import Configured, Spec
 from vlmtune.data.schema import MANIFEST, Manifest, RecordError, check
 from vlmtune.errors import UserError
-from vlmtune.storage.files import read_json, write_atomically
+from vlmtune.storage.files import read_json, remove, write_atomically
 from vlmtune.storage.progress import progress as progress_bar
 from vlmtune.types import Group
 
@@ -203,6 +203,7 @@ class ShardBuilder(Builder):
         identity = self.identity()
         named = identity if part is None else {**identity, "part": [part.number, part.count]}
         if reusable(out, named):
+            remove(folder_of(out))  # if a build was killed after it had moved its shards
             return
         with unfinished(out, named) as build:
             if reusable(out, named):  # another process built it meanwhile

@@ -66,6 +66,11 @@ class Unfinished:
         remove(self.folder)
 
 
+def folder_of(out: Path) -> Path:
+    """The folder of the unfinished build of `out`."""
+    return out.with_name(f".{out.name}.build")
+
+
 @contextmanager
 def unfinished(out: Path, identity: Mapping[str, Any]) -> Iterator[Unfinished]:
     """Gives the unfinished build of `out`: what a killed call left, or a new build.
@@ -73,7 +78,7 @@ def unfinished(out: Path, identity: Mapping[str, Any]) -> Iterator[Unfinished]:
     Waits for another process that builds `out`. Removes the leftover of a build with another
     identity. If the block raises, complete shards stay for the next call.
     """
-    folder = out.with_name(f".{out.name}.build")
+    folder = folder_of(out)
     remove_leftovers(out)
     for tries in itertools.count(1):
         with ExitStack() as stack:

@@ -75,8 +75,10 @@ def reason(error: Exception) -> str:
     """
     if isinstance(error, FileNotFoundError):
         return "no such file"
+    if isinstance(error, IsADirectoryError):
+        return "a folder"
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower().removeprefix("is ")  # "is a directory"
+        return error.strerror.lower()
     return f"{type(error).__name__} ({error})"
 
 

@@ -111,6 +111,14 @@ def test_the_same_build_is_reused_unless_it_lost_a_shard(annotations, tmp_path, 
         Corpus(annotations).build(out)
 
 
+def test_what_a_kill_after_the_last_step_left_goes_with_the_next_call(annotations, tmp_path):
+    Corpus(annotations).build(tmp_path / "out")
+    leftover = tmp_path / ".out.build/states"
+    leftover.mkdir(parents=True)
+    Corpus(annotations).build(tmp_path / "out")
+    assert not leftover.parent.exists()
+
+
 def test_anything_else_in_the_folder_is_refused(annotations: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     Corpus(annotations).build(out, progress=False)
