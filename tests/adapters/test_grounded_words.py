@@ -106,11 +106,15 @@ def meaning(backbone, word):
 
 
 def patch_embeddings(backbone, state, layer):
-    """The embeddings of patches: the last block, final norm and projection of each by itself."""
+    """The embeddings of patches: the value path of the last block, final norm and projection."""
     tower, visual = backbone.image_tower, backbone.model.visual
     before = tower.run(state, tower.layers + layer + 1, tower.layers - 1)
-    rows = [tower.blocks[-1](patch[None, None]) for patch in before.values[0, tower.special :]]
-    return normalize(visual.ln_post(torch.cat(rows)[:, 0]) @ visual.proj, dim=1)
+    block = tower.blocks[-1]
+    patches = block.ln_1(before.values[0, tower.special :])
+    width = patches.shape[1]
+    values = patches @ block.attn.in_proj_weight[2 * width :].T
+    values = block.attn.out_proj(values + block.attn.in_proj_bias[2 * width :])
+    return normalize(visual.ln_post(values) @ visual.proj, dim=1)
 
 
 def naive(backbone, adapter, state, caption, scale):

@@ -5,7 +5,7 @@ Never: a choice of what to train; adapters make it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,7 @@ from vlmtune.backbones.base import Ability, Backbone, Fusion, ImageTower, TextTo
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Tokens
 
+_ATTENTION = ("attn", "self_attn", "attention")  # as libraries call it in a block
 TEXT_ONLY = "or train only the text tower with --model.adapter.init_args.image false"
 
 
@@ -137,6 +138,26 @@ def embeds_patches(tower: ImageTower) -> bool:
     tokens[1, -1, 0] = 1.0  # in the patch of the second image
     first, second = tower.finish(Tokens.full(tokens))
     return not torch.allclose(first, second)
+
+
+def value_path(tower: ImageTower, patches: Float[Tensor, "n w"]) -> Float[Tensor, "n w"]:
+    """What a token of the last block would take from each patch, if it attended to that one alone.
+
+    A patch that is alone in the last block attends to itself, so the output of its attention is its
+    value, projected.
+    """
+    children = dict(tower.blocks[-1].named_children())
+    attention = next(children[name] for name in _ATTENTION if name in children)
+    outputs: list[Any] = []
+    hook = attention.register_forward_hook(lambda *call: outputs.append(call[-1]))
+    try:
+        run_last(tower, Tokens.full(patches[:, None]), 1)
+    finally:
+        hook.remove()
+    (output,) = outputs
+    # Some classes also give the weights of the attention.
+    values = output[0] if isinstance(output, tuple) else output
+    return values.reshape(patches.shape)
 
 
 def params_with_grad(

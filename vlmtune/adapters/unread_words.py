@@ -19,6 +19,7 @@ from vlmtune.adapters.towers import (
     run_all,
     run_last,
     text_tower,
+    value_path,
 )
 from vlmtune.adapters.word_pieces import ByToken, WordPieces
 from vlmtune.adapters.words import word_mask
@@ -55,10 +56,11 @@ class UnreadWords(nn.Module):
     its pieces. It has one meaning, at its last piece. Training hides only words of one piece.
 
     Where a class token alone stands for an image, patches after the last block were never compared
-    with texts. A patch then goes through this block alone, so that it attends to itself, as in
-    MaskCLIP (Zhou et al. 2022, section 3.2), where its value stands for it.
+    with texts. $z_p$ then embeds what the class token would take from a patch in this block
+    (`value_path`).
 
-    Source: ours.
+    Source: ours. The value of a patch, embedded like a class token, is that of MaskCLIP (Zhou et
+    al. 2022, section 3.2).
 
     Args:
         backbone: The frozen model.
@@ -193,8 +195,7 @@ class UnreadWords(nn.Module):
             if self.embeds_patches:
                 patches = run_last(tower, before, 1).values[:, tower.special :]
             else:
-                alone = Tokens.full(patches.flatten(0, 1)[:, None])
-                patches = run_last(tower, alone, 1).values.view_as(patches)
+                patches = value_path(tower, patches.flatten(0, 1)).view_as(patches)
             # Each patch is embedded as if it were an image.
             flat = each_token(tower, patches.flatten(0, 1), tower.special)
             unit = normalize(flat, dim=1)
