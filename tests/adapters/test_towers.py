@@ -4,14 +4,14 @@ import torch
 from tests.adapters.families import attached, backbone, fit
 from tests.backbones.kinds import tiny_backbone
 from tests.refusals import refused
-from tests.tiny import Widths
+from tests.tiny import Widths, write_model
 from vlmtune.adapters.bottleneck import Bottleneck
 from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.adapters.deep_prompts import DeepPrompts
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.lora import LoRA
-from vlmtune.adapters.towers import embeds_patches, params_with_grad
+from vlmtune.adapters.towers import embeds_patches, params_with_grad, value_path
 from vlmtune.adapters.word_prompts import WordPrompts
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 
@@ -88,3 +88,16 @@ def test_images_are_embedded_by_patches_or_by_a_class_token(family, expected, tm
 
 def test_the_shipped_clip_embeds_images_by_patches():
     assert embeds_patches(OpenClip("checkpoints/scenes-clip").image_tower)
+
+
+@torch.no_grad()
+def test_the_value_of_a_patch_depends_on_no_other_patch_and_no_position(tmp_path):
+    """Also where attention turns queries and keys by the position."""
+    vision = {"timm_model_name": "eva02_tiny_patch14_224", "timm_pool": "token",
+              "timm_proj": "linear", "image_size": 224}  # fmt: skip
+    tower = OpenClip(str(write_model(tmp_path / "eva", vision=vision))).image_tower
+    patches = torch.randn(6, tower.width)
+    together = value_path(tower, patches)
+    apart = torch.cat([value_path(tower, patch[None]) for patch in patches.flip(0)])
+    torch.testing.assert_close(together, apart.flip(0))
+    assert together.std(dim=0).gt(0).all()

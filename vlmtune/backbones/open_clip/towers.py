@@ -142,7 +142,7 @@ class EvaImageTower(TimmImageTower):
         rope = self.visual.trunk.rope
         if rope is None:
             return None
-        turned = rope.get_embed()
+        turned = rope.get_embed()[:count]  # a single token may be run, too
         # An angle of 0: sine 0, and below cosine 1.
         still = turned.new_zeros(count - len(turned), turned.shape[1])
         half = still.shape[1] // 2
