@@ -98,6 +98,11 @@ def test_the_value_of_a_patch_depends_on_no_other_patch_and_no_position(tmp_path
     tower = OpenClip(str(write_model(tmp_path / "eva", vision=vision))).image_tower
     patches = torch.randn(6, tower.width)
     together = value_path(tower, patches)
+
+    def refused(*_):
+        raise AssertionError("compiled code shows no hook its values")
+
+    tower.blocks[-1].compile(backend=refused)
     apart = torch.cat([value_path(tower, patch[None]) for patch in patches.flip(0)])
     torch.testing.assert_close(together, apart.flip(0))
     assert together.std(dim=0).gt(0).all()

@@ -151,7 +151,9 @@ def value_path(tower: ImageTower, patches: Float[Tensor, "n w"]) -> Float[Tensor
     outputs: list[Any] = []
     hook = attention.register_forward_hook(lambda *call: outputs.append(call[-1]))
     try:
-        run_last(tower, Tokens.full(patches[:, None]), 1)
+        # A compiled block would not see the hook.
+        with torch.compiler.set_stance("force_eager"):
+            run_last(tower, Tokens.full(patches[:, None]), 1)
     finally:
         hook.remove()
     (output,) = outputs
