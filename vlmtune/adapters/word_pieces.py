@@ -19,7 +19,7 @@ _STARTS = ("▁", "Ġ")
 ByToken = Bool[Tensor, "n t"]
 
 
-class Words(NamedTuple):
+class WordGroups(NamedTuple):
     """The words of texts."""
 
     number: Int[Tensor, "n t"]
@@ -56,7 +56,7 @@ class WordPieces(nn.Module):
         self.register_buffer("is_open", is_open, persistent=False)
         self.register_buffer("continues", continues, persistent=False)
 
-    def forward(self, ids: Int[Tensor, "n t"], is_word: ByToken) -> Words:
+    def forward(self, ids: Int[Tensor, "n t"], is_word: ByToken) -> WordGroups:
         """The words of texts; `is_word` is False for special tokens and padding."""
         # Whether a token belongs to the same word as the token before it.
         joined = self.is_open[ids[:, :-1]] | self.continues[ids[:, 1:]]
@@ -65,7 +65,7 @@ class WordPieces(nn.Module):
         joins_right = pad(joined, (0, 1))
         number = joins_left.logical_not().cumsum(dim=1)
         is_last = is_word & ~joins_right
-        return Words(number, is_last, is_last & ~joins_left)
+        return WordGroups(number, is_last, is_last & ~joins_left)
 
 
 def piece_marks(
