@@ -20,7 +20,13 @@ from vlmtune.adapters.fusion_styles.attention import masked_softmax, split_heads
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.negations import Negations
 from vlmtune.adapters.patch_grid import coordinates, with_neighbours
-from vlmtune.adapters.towers import fills_texts, run_last, text_tower, tower_of_one_shape
+from vlmtune.adapters.towers import (
+    embeds_patches,
+    fills_texts,
+    run_last,
+    text_tower,
+    tower_of_one_shape,
+)
 from vlmtune.adapters.unread_words import UnreadWords
 from vlmtune.adapters.whitened_words import WhitenedWords
 from vlmtune.adapters.words import with_preceding
@@ -210,6 +216,9 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         if self.whiten:
             self.whitened = WhitenedWords(backbone)
         self.compares = bool(self.hidden_words and self.meaning_weight)
+        # Patches after the last block, or under a class token their values in it.
+        self.compares_last = self.compares and embeds_patches(self.image_tower)
+        self.compares_values = self.compares and not self.compares_last
         if self.compares:
             compared = backbone.embed_dim
         location = 2 * self.heads * self.locations
@@ -232,11 +241,14 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         parts = [self.keys_values(patches)]
         # Training without meanings needs nothing of the last blocks.
         pooled = image.values.new_zeros(len(image), 0)
-        if self.compares:
-            parts.append(self.unread.patches(image, self.image_input.layer))
-        if not self.training:
+        if self.compares_values:
+            parts.append(self.unread.values(image, self.image_input.layer))
+        if self.compares_last or not self.training:
             last = self._last(self.image_tower, image, self.image_input.layer)
-            pooled = self._embedding(self.image_tower, last)
+            if self.compares_last:
+                parts.append(self.unread.patches(last))
+            if not self.training:
+                pooled = self._embedding(self.image_tower, last)
         values = torch.cat(parts, dim=2)
         return PooledTokens(pooled, read.with_values(values))
 

@@ -14,10 +14,8 @@ from torch.nn.functional import normalize
 from vlmtune.adapters.base import Vectors
 from vlmtune.adapters.towers import (
     each_token,
-    embeds_patches,
     image_tower,
     run_all,
-    run_last,
     text_tower,
     value_path,
 )
@@ -73,7 +71,6 @@ class UnreadWords(nn.Module):
         self.rate = rate
         self.tower = text_tower(backbone)
         self.image_tower = image_tower(backbone)
-        self.embeds_patches = embeds_patches(self.image_tower)
         self.special = backbone.text_special
         self.scale = weight * backbone.logit_scale
         self.width = backbone.embed_dim
@@ -186,18 +183,23 @@ class UnreadWords(nn.Module):
         values = torch.where(hidden[:, :, None], self.hidden_word, read)
         return replace(text, values=values)
 
-    def patches(self, state: Tokens, layer: int) -> Float[Tensor, "n patches d"]:
-        """$z_p - m$ of the patches of images, from a state before the last block."""
+    def patches(self, last: Tokens) -> Float[Tensor, "n patches d"]:
+        """$z_p - m$ of the patches of images, from the state after the last block."""
+        return self._compared(last.values[:, self.image_tower.special :])
+
+    def values(self, state: Tokens, layer: int) -> Float[Tensor, "n patches d"]:
+        """The same by the values of patches in the last block, from a state before it."""
         tower = self.image_tower
         with evaluation_mode(*tower.blocks):
             before = tower.run(state, tower.layers + 1 + layer, tower.layers - 1)
             patches = before.values[:, tower.special :]
-            if self.embeds_patches:
-                patches = run_last(tower, before, 1).values[:, tower.special :]
-            else:
-                patches = value_path(tower, patches.flatten(0, 1)).view_as(patches)
+            values = value_path(tower, patches.flatten(0, 1))
+        return self._compared(values.view_as(patches))
+
+    def _compared(self, patches: Float[Tensor, "n patches w"]) -> Float[Tensor, "n patches d"]:
+        tower = self.image_tower
+        with evaluation_mode(*tower.blocks):
             # Each patch is embedded as if it were an image.
             flat = each_token(tower, patches.flatten(0, 1), tower.special)
-            unit = normalize(flat, dim=1)
-            embedded = unit.unflatten(0, patches.shape[:2])
-        return embedded - self.mean
+        unit = normalize(flat, dim=1)
+        return unit.unflatten(0, patches.shape[:2]) - self.mean
