@@ -144,7 +144,7 @@ def value_path(tower: ImageTower, patches: Float[Tensor, "n w"]) -> Float[Tensor
     """What a token of the last block would take from each patch, if it attended to that one alone.
 
     A patch that is alone in the last block attends to itself, so the output of its attention is its
-    value, projected.
+    value, projected. The attention is the child `attn`, `self_attn` or `attention` of the block.
     """
     children = dict(tower.blocks[-1].named_children())
     attention = next(children[name] for name in _ATTENTION if name in children)
