@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from data_builders.shard_files import all_named
 from vlmtune.data.tables import read_cells
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
@@ -159,12 +160,12 @@ def image_names(path: Path) -> list[ImageName]:
 
 def measured_sources(paths: Sequence[Path]) -> Mapping[str, Path]:
     """Returns the files of `measured`, by name, for the manifest; one in a folder by its path."""
-    sources = {}
+    sources = []
     for path in map(Path, paths):
         for file in _files([path]):
             key = PurePosixPath(path.name, *file.relative_to(path).parts)
-            sources[str(key)] = file
-    return sources
+            sources.append({str(key): file})
+    return all_named(*sources)
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:

@@ -140,9 +140,10 @@ def measured_checksums(paths: Sequence[Path], every_name: bool = False) -> dict[
     `every_name` is that of `MeasuredImages`.
     """
     by_name, images = _parted(paths, every_name)
-    files = {path.name: path for path in map(Path, paths) if path.is_file()}
+    # The names in a file are compared, or the images beside it: both follow from its content.
+    files = [path for path in map(Path, paths) if path.is_file() and path not in by_name]
     sums: dict[str, str] = {}
-    for name, path in {**measured_sources(by_name), **files}.items():
+    for name, path in measured_sources([*by_name, *files]).items():
         sums[name] = _digest(path).hex()
     if images:
         listed = b"".join(sorted(_digest(path) for path in images))

@@ -24,7 +24,7 @@ from data_builders.left_out import LIMIT, LeftOut, Line, listed
 from data_builders.parts import PART, Part, check_shards, finish, read_part
 from data_builders.processes import in_processes
 from data_builders.shard_chunks import Record, ShardChunks
-from data_builders.shard_files import sha256, write_shard
+from data_builders.shard_files import all_named, sha256, write_shard
 from data_builders.unfinished import folder_of, unfinished
 from vlmtune.config import Configured, Spec
 from vlmtune.data.schema import MANIFEST, Manifest, RecordError, check
@@ -57,14 +57,8 @@ class Builder(Configured, ABC):
         By default these are all arguments that are existing files, also files of plug-ins among the
         arguments. So a folder built from a file that has changed since is never reused.
         """
-        files = list(dict.fromkeys(_argument_files(self.__dict__.get("init_args", {}))))
-        names = Counter(file.name for file in files)
-        sources = {}
-        for file in files:
-            # Files of one name in several folders are distinguished by their paths.
-            name = file.name if names[file.name] == 1 else str(file)
-            sources[name] = file
-        return sources
+        files = dict.fromkeys(_argument_files(self.__dict__.get("init_args", {})))
+        return all_named(*({file.name: file} for file in files))
 
     def paper(self) -> str | None:
         """Returns what the paper of this corpus counts, for the build to print; None if unknown."""

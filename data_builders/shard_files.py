@@ -7,10 +7,10 @@ Never: a record with such an image, or other bytes for the same records.
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from webdataset.writer import TarWriter
 
@@ -21,6 +21,7 @@ from vlmtune.errors import UserError
 from vlmtune.storage.files import regular, remove, sha256_of, write_atomically
 
 Source = bytes | Path
+T = TypeVar("T")
 _SIGNATURES = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png"}
 
 
@@ -136,6 +137,25 @@ def summed(lines: Iterable[str]) -> str:
     for line in lines:
         state.update(f"{line}\n".encode())
     return state.hexdigest()
+
+
+def all_named(*parts: Mapping[str, T]) -> dict[str, T]:
+    """Returns all entries; one whose name is taken gets a number, so that none is lost.
+
+    Example:
+        >>> all_named({"rows.csv": "a"}, {"rows.csv": "b"})
+        {'rows.csv': 'a', 'rows.csv (2)': 'b'}
+    """
+    entries: dict[str, T] = {}
+    for part in parts:
+        for name, value in part.items():
+            key = name
+            number = 1
+            while key in entries:
+                number += 1
+                key = f"{name} ({number})"
+            entries[key] = value
+    return entries
 
 
 def listed_image(file: Path, folder: Path) -> str:

@@ -17,6 +17,7 @@ from typing_extensions import override
 from data_builders.corpora.annotations import inside
 from data_builders.measured import Measured, measured_sources
 from data_builders.shard_builder import Record, ShardBuilder, images_group
+from data_builders.shard_files import all_named
 from vlmtune.storage.files import reading, regular
 
 _EMPTY = ("nan", "none")  # as pandas may write an empty cell
@@ -77,7 +78,7 @@ class AR4TBuilder(ShardBuilder):
 
     @override
     def sources(self) -> Mapping[str, Path]:
-        return {self.path.name: self.path, **measured_sources(self.measured)}
+        return all_named({self.path.name: self.path}, measured_sources(self.measured))
 
     @override
     def records(self) -> Iterator[Record]:

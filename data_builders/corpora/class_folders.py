@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from data_builders.measured_images import MeasuredImages, measured_checksums
 from data_builders.shard_builder import Fraction, Record, ShardBuilder, image_group, record_keys
-from data_builders.shard_files import listed_image, summed
+from data_builders.shard_files import all_named, listed_image, summed
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json, reading
 from vlmtune.storage.image_files import image_files
@@ -71,7 +71,7 @@ class ClassFoldersBuilder(ShardBuilder):
         every = itertools.chain.from_iterable(self._files.values())
         listing = [listed_image(file, self.path) for file in every]
         images = {"images": summed(listing)}
-        return {**super().checksums(), **measured_checksums(self.measured), **images}
+        return all_named(super().checksums(), measured_checksums(self.measured), images)
 
     @override
     def records(self) -> Iterator[Record]:

@@ -20,6 +20,7 @@ from data_builders.corpora.cola_queries import Excluded
 from data_builders.measured import Measured, measured_sources
 from data_builders.missing_files import obtain
 from data_builders.shard_builder import Builder
+from data_builders.shard_files import all_named
 from vlmtune.errors import UserError
 
 
@@ -43,7 +44,8 @@ class AnnotatedBuilder(Builder):
                 "or pass --exclude null to leave out no composition"
             )
         excluded = {} if exclude is None else {exclude.name: exclude}
-        return {**self.annotations.sources(), **excluded, **measured_sources(self.measured)}
+        measured = measured_sources(self.measured)
+        return all_named(self.annotations.sources(), excluded, measured)
 
     def kept(self) -> tuple[list[AnnotatedImage], Excluded]:
         """Returns the images and the excluded compositions; counts what was left out."""

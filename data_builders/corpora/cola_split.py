@@ -17,6 +17,7 @@ from typing_extensions import TypedDict, override
 
 from data_builders.corpora.annotations import AnnotatedImage, SceneReader
 from data_builders.corpora.cola_images import AnnotatedBuilder
+from data_builders.shard_files import all_named
 from vlmtune.errors import UserError
 from vlmtune.storage.files import check_shape, read_json
 
@@ -72,7 +73,7 @@ class ColaSplitBuilder(AnnotatedBuilder):
 
     @override
     def sources(self) -> Mapping[str, Path]:
-        return {**super().sources(), self.benchmark.name: self.benchmark}
+        return all_named(super().sources(), {self.benchmark.name: self.benchmark})
 
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> None:

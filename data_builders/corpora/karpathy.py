@@ -13,6 +13,7 @@ from typing_extensions import TypedDict, override
 from data_builders.corpora.annotations import inside, parse_json
 from data_builders.measured_images import MeasuredImages, measured_checksums
 from data_builders.shard_builder import Record, ShardBuilder, image_group, record_keys
+from data_builders.shard_files import all_named
 from vlmtune.errors import UserError
 from vlmtune.storage.files import check_shape
 
@@ -71,7 +72,7 @@ class KarpathyBuilder(ShardBuilder):
 
     @override
     def checksums(self) -> dict[str, str]:
-        return super().checksums() | measured_checksums(self.measured, every_name=True)
+        return all_named(super().checksums(), measured_checksums(self.measured, every_name=True))
 
     def parse(self, content: Any) -> list[Row]:
         """Returns split, file and captions of each image of the file."""

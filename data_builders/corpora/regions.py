@@ -14,6 +14,7 @@ from typing_extensions import override
 from data_builders.corpora.annotations import SceneReader, parse_json
 from data_builders.corpora.cola_images import AnnotatedBuilder
 from data_builders.shard_builder import Record, ShardBuilder, image_group
+from data_builders.shard_files import all_named
 
 
 class RegionsBuilder(AnnotatedBuilder, ShardBuilder):
@@ -45,7 +46,7 @@ class RegionsBuilder(AnnotatedBuilder, ShardBuilder):
 
     @override
     def sources(self) -> Mapping[str, Path]:
-        return {**super().sources(), self.path.name: self.path}
+        return all_named(super().sources(), {self.path.name: self.path})
 
     @override
     def records(self) -> Iterator[Record]:

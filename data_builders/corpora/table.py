@@ -24,7 +24,7 @@ from data_builders.shard_builder import (
     images_group,
     tar_key,
 )
-from data_builders.shard_files import listed_image, summed
+from data_builders.shard_files import all_named, listed_image, summed
 from vlmtune.data.distinct_images import HELD_OUT, TRAIN, DistinctImages, training_splits
 from vlmtune.data.table_rows import Table, TableRow
 from vlmtune.data.tables import source_files
@@ -88,8 +88,8 @@ class TableBuilder(ShardBuilder):
         sums = super().checksums()
         if self.table.path.is_dir():
             sums = {self.table.path.name: summed(f"{name} {x}" for name, x in sums.items())}
-        sums |= measured_checksums(self.measured)
-        return {**sums, "images": summed(self._listing())}
+        images = {"images": summed(self._listing())}
+        return all_named(sums, measured_checksums(self.measured), images)
 
     @override
     def lines(self, image: str, source: bytes | Path, reason: str, detail: str) -> Iterator[Line]:

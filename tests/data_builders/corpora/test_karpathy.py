@@ -102,15 +102,17 @@ def test_measured_images_are_left_out_by_content_too(tmp_path, capsys):
         (tmp_path / f"{n}.jpg").write_bytes(encoded(shade=40 * n))
     (tmp_path / "test").mkdir()
     (tmp_path / "test/x.jpg").write_bytes(encoded(shade=40))
-    (tmp_path / "names.json").write_text('[{"filename": "far/3.jpg"}]')
-    builder = KarpathyBuilder(path, tmp_path, measured=[tmp_path / "test", tmp_path / "names.json"])
+    names = tmp_path / "of_benchmark/dataset.json"  # has the name of the annotations
+    names.parent.mkdir()
+    names.write_text('[{"filename": "far/3.jpg"}]')
+    builder = KarpathyBuilder(path, tmp_path, measured=[tmp_path / "test", names])
     (tmp_path / "2.jpg").unlink()
     assert [group.image_ids for group, _ in builder.records()] == [("0.jpg",), ("4.jpg",)]
     assert builder.counts["skipped: measured"] == 2
     assert builder.counts["skipped: image missing"] == 1
     builder.build(tmp_path / "out", progress=False, max_left_out=0.5)
     assert set(read_manifest(tmp_path / "out").sources) == {
-        "dataset.json", "names.json", "images of measured"}  # fmt: skip
+        "dataset.json", "dataset.json (2)", "images of measured"}  # fmt: skip
     (tmp_path / "test/x.jpg").write_bytes(encoded(shade=0))
     with refused("holds something else"):
         builder.build(tmp_path / "out", progress=False)

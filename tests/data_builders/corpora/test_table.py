@@ -255,8 +255,8 @@ def test_a_builder_states_the_files_among_its_arguments(tmp_path, monkeypatch):
             super().__init__(path)
 
     made = Plain("a.txt", [Path("sub/a.txt")], Reader("b.txt"), "sub")
-    names = ("a.txt", "sub/a.txt", "b.txt")
-    assert made.sources() == {name: Path(name) for name in names}
+    files = {"a.txt": Path("a.txt"), "a.txt (2)": Path("sub/a.txt"), "b.txt": Path("b.txt")}
+    assert made.sources() == files
     assert made.checksums()["b.txt"] == hashlib.sha256(b"b.txt").hexdigest()
     made.build(tmp_path / "out", progress=False)
     Path("b.txt").write_text("changed")
@@ -265,27 +265,29 @@ def test_a_builder_states_the_files_among_its_arguments(tmp_path, monkeypatch):
 
 
 def test_folders(tmp_path, capsys):
+    folder = tmp_path / "images"  # as a manifest calls the list of image files
+    folder.mkdir()
     for n in range(3):
-        (tmp_path / f"{n}.png").write_bytes(picture(n))
-        (tmp_path / f"{n}.txt").write_text(f"first {n}\nsecond {n}\n")
-    (tmp_path / "2.json").write_text('{"negative": ["third"]}')
+        (folder / f"{n}.png").write_bytes(picture(n))
+        (folder / f"{n}.txt").write_text(f"first {n}\nsecond {n}\n")
+    (folder / "2.json").write_text('{"negative": ["third"]}')
     for hidden in ("._0.png", ".copies/0.png"):  # as macOS and notebooks leave
-        (tmp_path / hidden).parent.mkdir(exist_ok=True)
-        (tmp_path / hidden).write_bytes(b"hidden")
-    groups = records(FolderBuilder(tmp_path))
+        (folder / hidden).parent.mkdir(exist_ok=True)
+        (folder / hidden).write_bytes(b"hidden")
+    groups = records(FolderBuilder(folder))
     assert [group.texts for group in groups] == [
         ("first 0", "second 0"),
         ("first 1", "second 1"),
         ("first 2", "second 2", "third"),
     ]
     assert groups[2].truth.equal(torch.tensor([[True, True, False]]))
-    out = tmp_path / "out"  # what is built in the folder is none of its sources
-    FolderBuilder(tmp_path).build(out, progress=False)
-    FolderBuilder(tmp_path).build(out, progress=False)
+    out = folder / "out"  # what is built in the folder is none of its sources
+    FolderBuilder(folder).build(out, progress=False)
+    FolderBuilder(folder).build(out, progress=False)
     assert "reusing it" in capsys.readouterr().err
-    (tmp_path / "1.txt").write_text("changed")
+    (folder / "1.txt").write_text("changed")
     with refused("holds something else"):
-        FolderBuilder(tmp_path).build(out, progress=False)
+        FolderBuilder(folder).build(out, progress=False)
 
 
 def test_a_folder_of_any_kind_of_image_is_built_and_one_bad_sidecar_is_listed(tmp_path, capsys):
