@@ -153,7 +153,7 @@ class TableBuilder(ShardBuilder):
         if not chosen:
             raise UserError(
                 f"expected `splits` for {self.table.path}, none of whose splits {sorted(known)} is "
-                f"called train, got none: name some, as --splits '[{min(known)}]'"
+                f"called train, got none: name some, as --splits '[{max(known)}]'"
             )
         if not set(chosen) <= known:
             raise UserError(

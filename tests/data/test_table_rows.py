@@ -151,3 +151,7 @@ def test_tables_without_captions_or_rows(tmp_path):
         _ = Table(tmp_path).columns
     with refused("expected rows in .*, got none: write one for each image"):
         _ = table(tmp_path).columns
+    spaced = tmp_path / "spaced.csv"
+    spaced.write_text("# my pictures\nimage,caption\na.png,a dog\n")
+    with refused("expected rows in .*, got 2 cells for 1 columns in line 2: write"):
+        _ = Table(spaced).columns

@@ -103,7 +103,7 @@ def test_damage_is_counted_reported_and_not_fatal(folder, encoded_png, caplog):
     content = [
         *members(0, b"no image"),
         *members(1, encoded_png(1))[:1],  # no caption
-        ("000000002.txt", b"no image"),
+        *members(2, b"")[1:],  # no image
         *members(3, encoded_png(3)),
         ("000000004.jpg", encoded_png(4)),
         ("000000004.json", b"{"),
@@ -121,6 +121,7 @@ def test_damage_is_counted_reported_and_not_fatal(folder, encoded_png, caplog):
     lines = [line.partition("tar ")[2] for _, damaged in batches for line in damaged]
     assert [line[:9] for line in lines] == [f"00000000{n}" for n in (0, 1, 2, 4)]
     assert "image refused" in lines[0]
+    assert "no image" in lines[2]
     with refused("damaged of 23 records"):
         list(GroupStream((data,), 1, train=False).batches())
 

@@ -270,8 +270,10 @@ class Table:
             fix = "write captions beside the images, such as a.txt for a.png"
         elif near := [name for name in names if misspelt(name, [role])]:
             fix = f"rename {near[0]} to {misspelt(near[0], [role])}, or {fix}"
-        if not names:
-            return UserError(f"expected rows in {self.path}, got none: write one for each image")
+        if not names:  # no row can be read, or there is none
+            faults = (f"{wrong} in {position}" for position, wrong in numbered_rows(self.path))
+            got = next(faults, "none")
+            return UserError(f"expected rows in {self.path}, got {got}: write one for each image")
         got = f"the columns {', '.join(names)}"
         return UserError(f"expected a column of {role}s in {self.path}, got {got}: {fix}")
 

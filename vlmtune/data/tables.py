@@ -130,7 +130,7 @@ def _csv(path: Path) -> Iterator[NumberedRow]:
         names = next(rows, [])
         # Of two columns of one name a dictionary keeps the second, without a word.
         if len(set(names)) < len(names):
-            raise ValueError(f"columns {names}, one of them twice")
+            raise UserError(f"expected different columns in {path}, got {names}: rename one")
         end = rows.line_num
         try:
             for row in rows:
@@ -142,7 +142,10 @@ def _csv(path: Path) -> Iterator[NumberedRow]:
                 elif row:
                     yield f"line {first}", f"{len(row)} cells for {len(names)} columns"
         except csv.Error as error:  # as of a quote without an end
-            raise ValueError(f"{error} in the row that begins in line {end + 1}") from error
+            raise UserError(
+                f"expected a table in {path}, got {error} in the row that begins in line "
+                f"{end + 1}: mend the quotes of that row"
+            ) from error
 
 
 def _delimiter(header: str, path: Path) -> str:

@@ -25,7 +25,8 @@ def decode_header(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
     # Our images are called 0.jpg, 1.jpg, ...
     if any(_IMAGE.fullmatch(name) for name in raw.spans):
         return decode_sample(raw)
-    if "json" not in raw.members:
+    has_image = any(name.rpartition(".")[2] in EXTENSIONS for name in raw.spans)
+    if not has_image or "json" not in raw.members:
         raise RecordError("has no json, or no image")
     try:
         record = json.loads(raw.members["json"].decode())
