@@ -1,6 +1,7 @@
 """A server of files on loopback that can fail in every way a real one does."""
 
 import hashlib
+import os
 import re
 import threading
 import time
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+import pytest
 
 
 class FaultyServer(ThreadingHTTPServer):
@@ -133,12 +136,16 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(folder: Path) -> Iterator[FaultyServer]:
-    """Runs a server of a folder."""
+    """Runs a server of a folder; no proxy of this machine stands before it."""
     folder.mkdir(exist_ok=True)
     made = FaultyServer(folder)
     thread = threading.Thread(target=made.serve_forever, args=[0.01], daemon=True)
     thread.start()
-    yield made
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.lower() in ("http_proxy", "https_proxy", "all_proxy"):
+                patch.delenv(name)
+        yield made
     made.released.set()
     made.shutdown()
     made.server_close()

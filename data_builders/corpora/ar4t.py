@@ -3,7 +3,6 @@
 In: its csv and images. Out: pairs of scenes, and scenes alone. Never: a pair that is split.
 """
 
-import csv
 import itertools
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -18,7 +17,8 @@ from data_builders.corpora.annotations import inside
 from data_builders.measured import Measured, measured_sources
 from data_builders.shard_builder import Record, ShardBuilder, images_group
 from data_builders.shard_files import all_named
-from vlmtune.storage.files import reading, regular
+from vlmtune.data.tables import read_cells
+from vlmtune.storage.files import reading
 
 _EMPTY = ("nan", "none")  # as pandas may write an empty cell
 _ATTRIBUTES = ("Actor1Attribute", "Actor2Attribute")
@@ -127,23 +127,20 @@ class AR4TBuilder(ShardBuilder):
     def _scenes(self) -> list[_Scene]:
         # Without a subset, a table may lack the columns that tell its kinds of scenes apart.
         defaults = {} if self.subset in _KIND else dict.fromkeys(_ATTRIBUTES, "")
-        with (
-            reading(self.path, "PUG:AR4T's csv"),
-            regular(self.path).open(newline="", encoding="utf-8-sig") as file,
-        ):
-            return [_scene(defaults | row) for row in csv.DictReader(file)]
+        with reading(self.path, "PUG:AR4T's csv"):
+            return [_scene(defaults | row) for row in read_cells(self.path)]
 
 
-def _scene(row: Mapping[str, str | None]) -> _Scene:
+def _scene(row: Mapping[str, str]) -> _Scene:
     def cell(column: str) -> str:
-        text = (row[column] or "").strip()
+        text = row[column].strip()
         return "" if text.lower() in _EMPTY else text
 
     captions = [" ".join(cell(column).split()) for column in ("caption", "alt_caption")]
     attributed = any([cell(column) for column in _ATTRIBUTES])
     part = "attributes" if attributed else "relations"
     return _Scene(
-        (row["filepath"] or "").strip().lstrip("/"),
+        row["filepath"].strip().lstrip("/"),
         cell("filename_neg"),
         tuple(dict.fromkeys(filter(None, captions))),
         part,

@@ -5,7 +5,6 @@ of the same pairs for training. Never: a pair with one caption for both frames, 
 only guessed. The builders are those of section 4.2 and appendix B.
 """
 
-import csv
 import functools
 import json
 from abc import abstractmethod
@@ -21,6 +20,7 @@ from pydantic import AllowInfNan, PositiveInt
 from typing_extensions import override
 
 from data_builders.shard_builder import Builder
+from data_builders.text_files import csv_table
 from vlmtune.errors import UserError, imported
 from vlmtune.storage.files import regular
 
@@ -187,8 +187,7 @@ class FramePairs(Builder):
             )
         self.counts["pairs"] = len(rows)
         (folder / f"{self.part}.json").write_text(json.dumps(content) + "\n", encoding="utf-8")
-        with (folder / TABLE).open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([COLUMNS, *rows])
+        (folder / TABLE).write_text(csv_table(COLUMNS, rows), encoding="utf-8")
 
     def _frames(self, files: dict[str, Path], clip: Clip) -> dict[Moment, Image.Image]:
         """The frames that may be used."""

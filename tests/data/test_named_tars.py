@@ -1,6 +1,5 @@
 """Tars named by brace ranges, URLs and commands, gathered in a folder and read as any others."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,8 @@ from vlmtune.data.stream import GroupStream
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch) -> Path:
-    """An empty home folder, and no proxy before loopback."""
+    """An empty home folder."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for name in os.environ:
-        if name.lower() in ("http_proxy", "https_proxy", "all_proxy"):
-            monkeypatch.delenv(name)
     return tmp_path / "home"
 
 

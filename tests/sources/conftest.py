@@ -46,8 +46,6 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 @pytest.fixture
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
     """A mirror on loopback, which is asked in place of all hosts."""
-    for name in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
     with serving(tmp_path / "mirror") as made:
         made.ranges = True
         monkeypatch.setenv(MIRROR, made.url)

@@ -181,11 +181,7 @@ def _json(path: Path) -> Iterator[NumberedRow]:
     yield from _numbered(map(_object, rows))
 
 
-def _columnar(path: Path) -> Iterator[NumberedRow]:
-    yield from _numbered(_columnar_rows(path))
-
-
-def _columnar_rows(path: Path) -> Iterator[Cells]:
+def _columnar(path: Path) -> Iterator[Cells]:
     fix = "pip install pyarrow, or convert the table to csv or JSON lines"
     pyarrow = imported("pyarrow", f"for {path}", fix)
     parquet = imported("pyarrow.parquet", f"for {path}", fix)
@@ -210,8 +206,8 @@ _READERS: dict[str, Callable[[Path], Iterator[NumberedRow]]] = {
     ".tsv": _csv,
     ".jsonl": _json_lines,
     ".json": _json,
-    ".parquet": _columnar,
-    ".arrow": _columnar,
+    ".parquet": lambda path: _numbered(_columnar(path)),
+    ".arrow": lambda path: _numbered(_columnar(path)),
 }
 
 
