@@ -196,29 +196,41 @@ def read(benchmark):
     return benchmark.items.texts, images
 
 
-@pytest.mark.parametrize(("name", "reader"), READERS)
-def test_a_reader_takes_what_came(mirror, name, reader):
+def lay_out_fixture(reader):
+    """Lays a fixture out where the YAML of the benchmark looks; returns it there, and as made."""
     usual = yaml.safe_load((ROOT / f"configs/plugins/benchmarks/{reader}.yaml").read_text())
     kind = type(default_reader(reader))
-    Path("made").mkdir()
-    arguments = kind.fixture(Path("made")).spec()["init_args"]
+    made = Path("made", reader)
+    made.mkdir(parents=True)
+    arguments = kind.fixture(made).spec()["init_args"]
     paths = {}
     for key, value in usual["init_args"].items():
         if "data/" in str(value):
             paths[key] = lay_out(arguments[key], value)
         else:
             arguments[key] = value
+    return kind(**arguments | paths), kind(**arguments)
+
+
+def serve_all(server, name):
+    """Publishes the files and images of a source as they are laid out."""
     redeclare(name)
     source = sources()[name]
     for file in source.files:
-        serve(mirror, file)
+        serve(server, file)
     for images in source.images:
         folder = LAID / images.folder
         for path in folder.rglob("*.*g"):
-            publish(mirror, images.addresses(path.relative_to(folder))[-1], path)
+            publish(server, images.addresses(path.relative_to(folder))[-1], path)
+    return source
+
+
+@pytest.mark.parametrize(("name", "reader"), READERS)
+def test_a_reader_takes_what_came(mirror, name, reader):
+    benchmark, made = lay_out_fixture(reader)
+    source = serve_all(mirror, name)
     wanted = [Order(name, source, frozenset([reader]))]
     given = Path("given")
-    benchmark = kind(**arguments | paths)
     readers = {reader: benchmark}
     downloads.download(wanted, accepted=[name], given=given, readers=readers, patience=SOON)
-    assert read(benchmark) == read(kind(**arguments))
+    assert read(benchmark) == read(made)
