@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from data_builders.measured import ANNOTATIONS, Measured, measured_sources, named_images
+from data_builders.shard_files import sha256
 from vlmtune.data.images import open_image
 from vlmtune.data.schema import RecordError
 from vlmtune.errors import UserError
@@ -45,10 +46,12 @@ class MeasuredImages:
     ) -> None:  # fmt: skip
         by_name, files = _parted(paths, every_name)
         self.names = Measured(by_name, corpus) if by_name else None
-        self.files = {_digest(file): file for file in files}
+        self.files: dict[bytes, Path] = {}
         self._looks: list[tuple[int, Path]] = []
         for file in files:
-            value = difference_hash(_content(file))
+            content = _content(file)
+            self.files[hashlib.sha256(content).digest()] = file
+            value = difference_hash(content)
             if value is not None:
                 self._looks.append((value, file))
         self._hashes = np.array([value for value, _ in self._looks], dtype=np.uint64)
@@ -144,9 +147,10 @@ def measured_checksums(paths: Sequence[Path], every_name: bool = False) -> dict[
     files = [path for path in map(Path, paths) if path.is_file() and path not in by_name]
     sums: dict[str, str] = {}
     for name, path in measured_sources([*by_name, *files]).items():
-        sums[name] = _digest(path).hex()
+        sums[name] = sha256(path)
     if images:
-        listed = b"".join(sorted(_digest(path) for path in images))
+        digests = sorted(map(sha256, images))
+        listed = bytes.fromhex("".join(digests))
         sums["images of measured"] = hashlib.sha256(listed).hexdigest()
     return sums
 
@@ -187,8 +191,3 @@ def _names_others(annotations: Path, present: Collection[str]) -> bool:
 def _content(path: Path) -> bytes:
     with reading(path, "an image"):
         return regular(path).read_bytes()
-
-
-def _digest(path: Path) -> bytes:
-    with reading(path, "images or names of `measured`"), regular(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()

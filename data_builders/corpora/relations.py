@@ -26,8 +26,10 @@ def mutual(phrase: str) -> bool:
     """Tells whether a relation may hold in both directions.
 
     Example:
-        >>> mutual("standing next to"), mutual("to the left of"), mutual("wearing")
-        (True, False, False)
+        >>> [mutual(phrase) for phrase in ("standing next to", "opposite", "touches", "married to")]
+        [True, True, True, True]
+        >>> mutual("to the left of"), mutual("on"), mutual("wearing")
+        (False, False, False)
     """
     return any(word.startswith(MUTUAL) for word in phrase.split())
 

@@ -122,15 +122,6 @@ def test_resuming_from_the_end_of_an_epoch(make_set, tmp_path, limit, validate):
     assert resumed.seen == whole.seen[4:]
 
 
-def test_resuming_with_another_order_warns(make_set, tmp_path):
-    sets = [make_set(9, 4)]
-    checkpoint = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=2, save_top_k=-1)
-    with pytest.raises(Killed):
-        fit(Toy(3), ShardDataModule(sets, 2), tmp_path, checkpoint=checkpoint)
-    with pytest.warns(UserWarning, match="a change of seed: the rest of this epoch"):
-        fit(Toy(), ShardDataModule(sets, 2, seed=1), tmp_path, resume=tmp_path / "step=2.ckpt")
-
-
 def test_a_damaged_record_reaches_the_batch(make_set, tmp_path):
     data = ShardDataModule([make_set(9)], 3)
     data.use_stored_images({f"image-r{i}-{j}" for i in range(9) for j in (0, 1)} - {"image-r1-0"})

@@ -153,5 +153,5 @@ def test_tables_without_captions_or_rows(tmp_path):
         _ = table(tmp_path).columns
     spaced = tmp_path / "spaced.csv"
     spaced.write_text("# my pictures\nimage,caption\na.png,a dog\n")
-    with refused("expected rows in .*, got 2 cells for 1 columns in line 2: write"):
+    with refused("expected a table in .*, got 2 cells for 1 columns in line 2: mend the row"):
         _ = Table(spaced).columns

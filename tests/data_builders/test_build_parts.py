@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from data_builders.corpora.table import TableBuilder
 from data_builders.parts import PART, Part, merge
-from data_builders.shard_builder import ShardBuilder, image_group
+from tests.data.test_images import bomb
 from tests.data_builders.conftest import hashes, load
 from tests.data_builders.pictures import encoded
+from tests.data_builders.test_shard_builder import Files
 from tests.refusals import refused
 from vlmtune.cli.main import main
 from vlmtune.data.schema import MANIFEST, read_manifest
@@ -201,14 +201,8 @@ def test_a_killed_build_goes_on_from_its_last_complete_shard(workers, source, wh
 
 
 def test_a_complete_shard_is_written_again_if_it_or_its_images_changed(tmp_path):
-    class AllFiles(ShardBuilder):
-        def __init__(self, folder: str) -> None:
-            super().__init__(records_per_shard=2)
-            self.folder = folder
-
-        def records(self):
-            for file in sorted(Path(self.folder).iterdir()):
-                yield image_group(file.stem, {f"text {file.stem}": True}), [file]
+    def builder() -> Files:
+        return Files(images, [f"{n}.png" for n in range(6)], looks=False)
 
     images = tmp_path / "images"
     images.mkdir()
@@ -216,7 +210,7 @@ def test_a_complete_shard_is_written_again_if_it_or_its_images_changed(tmp_path)
         (images / f"{n}.png").write_bytes(encoded("PNG", shade=n))
     (images / "5.png").write_bytes(b"no image")
     with refused(r"at most 2% of 6 images to be unusable, got 1, first .*5.png: image broken"):
-        AllFiles(str(images)).build(tmp_path / "out", progress=False)
+        builder().build(tmp_path / "out", progress=False)
     left = tmp_path / ".out.build"
     assert len(list((left / "states").iterdir())) == 3
     shards = [left / f"shards/shard-{n:06d}.tar" for n in range(3)]
@@ -226,15 +220,15 @@ def test_a_complete_shard_is_written_again_if_it_or_its_images_changed(tmp_path)
     shards[1].write_bytes(damaged)
     (images / "5.png").write_bytes(encoded("PNG", shade=5))
     (left / "states/000007.json").write_text("{")  # a state that cannot be read
-    AllFiles(str(images)).build(tmp_path / "out", progress=False)
+    builder().build(tmp_path / "out", progress=False)
     assert (tmp_path / "out" / shards[0].name).stat().st_ino == first
-    AllFiles(str(images)).build(tmp_path / "clean", progress=False)
+    builder().build(tmp_path / "clean", progress=False)
     assert hashes(tmp_path / "out") == hashes(tmp_path / "clean")
     assert read_manifest(tmp_path / "out").records == 6
     # A leftover of another build is removed by the next one.
     (images / "1.png").write_bytes(b"no image")
     with refused("got 1"):
-        AllFiles(str(images)).build(tmp_path / "next", progress=False)
+        builder().build(tmp_path / "next", progress=False)
     assert (tmp_path / ".next.build").is_dir()
     TableBuilder(table_of(tmp_path)).build(tmp_path / "next", progress=False)
     assert read_manifest(tmp_path / "next").records == 1
@@ -247,20 +241,12 @@ def table_of(folder: Path) -> Path:
     return folder / "one.jsonl"
 
 
-def bomb(folder: Path) -> bytes:
-    """A PNG of a few kilobytes that says it has more pixels than are allowed."""
-    Image.new("1", (9000, 9000)).save(folder / "bomb", "PNG")
-    content = (folder / "bomb").read_bytes()
-    (folder / "bomb").unlink()
-    return content
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_every_kind_of_bad_image_is_listed_by_any_builder(workers, tmp_path, capsys):
     images = tmp_path / "images"
     images.mkdir()
     bad = {
-        "bomb.png": (bomb(tmp_path), r"9000 x 9000 pixels, allowed are 1 to 64000000 pixels"),
+        "bomb.png": (bomb(9000, 9000), r"9000 x 9000 pixels, allowed are 1 to 64000000 pixels"),
         "cut.jpg": (encoded("JPEG")[:-200], "Truncated"),
         "empty.png": (b"", "cannot identify image file"),
         "text.png": (b"not an image", "cannot identify image file"),

@@ -59,27 +59,12 @@ def test_a_number_of_another_corpus_is_another_image(tmp_path, capsys):
     ]
 
 
-def test_image_data_tells_which_images_are_in_both(tmp_path, capsys):
-    """Visual Genome's 1526 is COCO's 77, and its 5 is COCO's 9."""
-    cola = dump(tmp_path / "cola.json", ["vg_gqa_images/1526.jpg", "vg_gqa_images/4.jpg"])
-    sugar = dump(tmp_path / "sugar.json", ["000000000009.jpg"])
-    rows = [{"image_id": 1526, "coco_id": 77}, {"id": 5, "coco_id": 9}, {"id": 4, "coco_id": None}]
-    data = dump(tmp_path / "image_data.json", [{**row, "url": "a/b/1.jpg"} for row in rows])
-    names = {
-        corpus: [n for n in ("1526", "4", "5", "9", "77")
-                 if Measured([cola, sugar, data], corpus).has(n)]
-        for corpus in (COCO, VISUAL_GENOME)
-    }  # fmt: skip
-    assert names == {COCO: ["9", "77"], VISUAL_GENOME: ["1526", "4", "5"]}
-    assert capsys.readouterr().err == ""
-
-
 def test_valse_names_visual_genomes_images_and_flickrs_by_their_ids(tmp_path, capsys):
     """Visual Genome's 1526 is COCO's 77 and Flickr's 4711; VALSE writes "v7w_1526.jpg"."""
     valse = dump(tmp_path / "valse.json", {"a": {"image_file": "v7w_1526.jpg"}})
     flickr = dump(tmp_path / "flickr.json", ["1007129816.jpg", "4712.jpg"])
     rows = [{"image_id": 1526, "coco_id": 77, "flickr_id": 4711},
-            {"image_id": 1527, "coco_id": None, "flickr_id": 4712}]  # fmt: skip
+            {"id": 1527, "coco_id": None, "flickr_id": 4712}]  # fmt: skip
     data = dump(tmp_path / "image_data.json", [{**row, "url": "a/1.jpg"} for row in rows])
     names = ("1526", "1527", "77", "4711", "4712")
     has = {

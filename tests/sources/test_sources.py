@@ -9,7 +9,7 @@ from scripts.sources_page import PAGE, page
 from vlmtune.config import ROOT
 from vlmtune.sources.addresses import request_of
 from vlmtune.sources.ledger import Ledger
-from vlmtune.sources.order import Order, orders
+from vlmtune.sources.order import orders
 from vlmtune.sources.source import source_of, sources
 from vlmtune.sources.state import missing_bytes
 
@@ -87,12 +87,7 @@ def test_a_source_names_what_there_is(name):
         paths = [PurePosixPath(file.path) for file in source.files]
         model = PurePosixPath(source.model.file)
         assert any(path.is_relative_to(model) or model.is_relative_to(path) for path in paths)
-
-
-@pytest.mark.parametrize("name", sorted(sources()))
-def test_two_files_have_two_places(name):
-    order = Order(name, sources()[name])
-    single = [file.path for file in order.files if file.unpack is None]
+    single = [file.path for file in source.files if file.unpack is None]
     assert len(single) == len(set(single))
     assert Path(ROOT, "configs/sources", f"{name}.yaml").stat().st_size < 8000
 

@@ -21,7 +21,7 @@ from vlmtune.data.table_columns import (
     guessed_columns,
     misspelt,
 )
-from vlmtune.data.tables import Cells, column_names, numbered_rows
+from vlmtune.data.tables import Cells, column_names, numbered_rows, read_cells
 from vlmtune.errors import UserError
 from vlmtune.language.canonical import canonical
 
@@ -270,10 +270,9 @@ class Table:
             fix = "write captions beside the images, such as a.txt for a.png"
         elif near := [name for name in names if misspelt(name, [role])]:
             fix = f"rename {near[0]} to {misspelt(near[0], [role])}, or {fix}"
-        if not names:  # no row can be read, or there is none
-            faults = (f"{wrong} in {position}" for position, wrong in numbered_rows(self.path))
-            got = next(faults, "none")
-            return UserError(f"expected rows in {self.path}, got {got}: write one for each image")
+        if not names:
+            list(read_cells(self.path))  # raises the error of a row that cannot be read
+            return UserError(f"expected rows in {self.path}, got none: write one for each image")
         got = f"the columns {', '.join(names)}"
         return UserError(f"expected a column of {role}s in {self.path}, got {got}: {fix}")
 

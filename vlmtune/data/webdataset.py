@@ -25,8 +25,7 @@ def decode_header(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
     # Our images are called 0.jpg, 1.jpg, ...
     if any(_IMAGE.fullmatch(name) for name in raw.spans):
         return decode_sample(raw)
-    has_image = any(name.rpartition(".")[2] in EXTENSIONS for name in raw.spans)
-    if not has_image or "json" not in raw.members:
+    if "json" not in raw.members or all(map(is_text, raw.spans)):
         raise RecordError("has no json, or no image")
     try:
         record = json.loads(raw.members["json"].decode())

@@ -27,6 +27,7 @@ from vlmtune.storage.files import writing
 from vlmtune.storage.folder import digest
 from vlmtune.storage.remote.address import without_credentials
 from vlmtune.storage.remote.download import (
+    TEMPORARY,
     DownloadError,
     Patience,
     RefusedError,
@@ -39,7 +40,6 @@ PROGRESS = 2**20
 """Bytes after which a broken try does not count: a long download may break many times."""
 WINDOW, SLOWEST = 60.0, 1000
 """A try is given up when fewer than `SLOWEST` bytes a second came in `WINDOW` seconds."""
-_AGAIN = {408, 425, 429}  # statuses below 500 after which another try may succeed
 _BEFORE = re.compile(rb"(\xef\xbb\xbf|\s|<!--.*?-->|<\?xml.*?\?>)*", re.DOTALL)
 _PAGE = (b"<!doctype html", b"<html", b"<head", b"<error>")  # the last one is of S3
 _MARKUP = {".html", ".svg", ".xml"}
@@ -255,7 +255,7 @@ def _problem(
     if status == 416:  # the part is longer than the file is now
         return DownloadError("the file became shorter at its source")
     reason = f"the server answered with status {status}"
-    if status >= 500 or status in _AGAIN:
+    if status >= 500 or status in TEMPORARY:
         wait = retry_after(response.headers.get("Retry-After", ""))
         return _BrokenError(reason, wait)
     page = hub_page(request.shown)

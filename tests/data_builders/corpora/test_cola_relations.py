@@ -116,18 +116,6 @@ def test_all_subsets_of_clevrs_attributes(tmp_path):
     assert {len(texts) for texts in few.values()} == {3}
 
 
-def test_negatives_of_subsets(world, clevr):
-    reader = clevr_reader(world, single=["size", "color", "material"])
-    builder = ColaBuilder(reader, single=9, misbound=9, half_wrong=3, multi=0, subsets=True)
-    kinds = ("size", "color", "material")
-    words = {o[k]: k for scene in clevr.values() for o in scene["objects"] for k in kinds}
-    corpus = {text for group in groups(builder) for text in group.texts}
-    assert {len(text.split()) for text in corpus} == {2, 3, 4}
-    for text in corpus:  # one word a kind, in the order of kinds
-        order = [kinds.index(words[word]) for word in text.split()[:-1]]
-        assert order == sorted(set(order)), text
-
-
 def test_sides_and_clear_relations_by_brute_force(world, clevr):
     reader = clevr_reader(world, clear=True, single=["color"], multi=["color"])
     builder = ColaBuilder(reader, form="relation", sides=99, multi=99, multi_misbound=0)

@@ -31,7 +31,7 @@ CHUNK = 2**16
 LARGEST_UNKNOWN = 2**30
 """Bytes that a file of unknown size may have."""
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-_TEMPORARY = {408, 425, 429}  # statuses of HTTP below 500 after which the next try may succeed
+TEMPORARY = {408, 425, 429}  # statuses of HTTP below 500 after which the next try may succeed
 _NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"}
 _RANDOM = random.SystemRandom()  # a wait must not change the random numbers of training
 # The file systems stay referenced: in a forked process the end of one of its parent would wait for
@@ -260,7 +260,7 @@ def _is_permanent(error: Exception) -> bool:
     if unknown or isinstance(error, FileNotFoundError | PermissionError):
         return True
     status = getattr(error, "status", None)
-    return isinstance(status, int) and 400 <= status < 500 and status not in _TEMPORARY
+    return isinstance(status, int) and 400 <= status < 500 and status not in TEMPORARY
 
 
 def retry_after(header: str) -> float:
