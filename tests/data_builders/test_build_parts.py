@@ -230,15 +230,9 @@ def test_a_complete_shard_is_written_again_if_it_or_its_images_changed(tmp_path)
     with refused("got 1"):
         builder().build(tmp_path / "next", progress=False)
     assert (tmp_path / ".next.build").is_dir()
-    TableBuilder(table_of(tmp_path)).build(tmp_path / "next", progress=False)
+    Files(images, ["0.png"]).build(tmp_path / "next", progress=False)
     assert read_manifest(tmp_path / "next").records == 1
     assert not (tmp_path / ".next.build").exists()
-
-
-def table_of(folder: Path) -> Path:
-    (folder / "one.png").write_bytes(encoded("PNG"))
-    (folder / "one.jsonl").write_text('{"image": "one.png", "caption": "one"}')
-    return folder / "one.jsonl"
 
 
 @pytest.mark.parametrize("workers", [1, 2])
