@@ -98,12 +98,13 @@ class Halves(ShardBuilder):
             images, truth = (f"{number}-0", f"{number}-1"), torch.eye(2, dtype=torch.bool)
             true_ids = tuple(frozenset({text}) for text in texts)
             group = Group(f"r{number}", images, texts, texts, truth, true_ids, exhaustive=True)
-            yield group, [_png(halves(x, y, 2 * number + i)) for i, (x, y) in enumerate(orders)]
+            yield group, [encoded(halves(x, y, 2 * number + i)) for i, (x, y) in enumerate(orders)]
 
 
-def _png(image: Image.Image) -> bytes:
+def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    """An image as the bytes of a file."""
     buffer = io.BytesIO()
-    image.save(buffer, "PNG")
+    image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 

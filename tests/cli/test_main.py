@@ -789,9 +789,7 @@ def test_a_benchmark_with_a_wrong_argument(model_folder, benchmark, tmp_path, ca
 
 CUBES = """
 from collections.abc import Iterator
-import torch
-from data_builders.shard_builder import Record, ShardBuilder
-from vlmtune.types import Group
+from data_builders.shard_builder import Record, ShardBuilder, image_group
 
 class Cubes(ShardBuilder):
     def __init__(self, count: int = 2, name: str = "r") -> None:
@@ -800,9 +798,7 @@ class Cubes(ShardBuilder):
 
     def records(self) -> Iterator[Record]:
         for i in range(self.count):
-            true = torch.ones(1, 1, dtype=torch.bool)
-            group = Group(f"{self.name}{i}", (f"i{i}",), ("t",), ("a",), true, (frozenset("t"),))
-            yield group, [open("a.png", "rb").read()]
+            yield image_group(f"{self.name}{i}", {"a": True}), [open("a.png", "rb").read()]
 """
 
 

@@ -1,4 +1,3 @@
-import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,14 +7,13 @@ import torch
 from PIL import Image
 
 from data_builders.shard_builder import Record, ShardBuilder
+from tests.tiny import encoded
 from vlmtune.data.shards import ShardSet
 from vlmtune.types import Group
 
 
 def png(shade: int, size: tuple[int, int] = (8, 8)) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", size, (shade % 256, 10, 20)).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encoded(Image.new("RGB", size, (shade % 256, 10, 20)))
 
 
 class Numbered(ShardBuilder):

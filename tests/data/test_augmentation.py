@@ -3,6 +3,7 @@ from PIL import Image
 from torchvision.transforms.v2 import PILToTensor, RandomResizedCrop
 from torchvision.transforms.v2.functional import pil_to_tensor
 
+from data_builders.shard_builder import images_group
 from tests.refusals import refused
 from vlmtune.data.augmentation import augmented
 from vlmtune.types import Group
@@ -16,10 +17,8 @@ def noise(seed: int) -> Image.Image:
 
 
 def group(*names: str) -> Group:
-    truth = torch.eye(len(names), dtype=torch.bool)
     images = tuple(noise(0) for _ in names)
-    true = tuple(frozenset({name}) for name in names)
-    return Group("g", names, names, names, truth, true, images=images)
+    return images_group("g", names, names, [{name} for name in names], pictures=images)
 
 
 def pixels(group: Group) -> list[list[int]]:

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import torch
 
+from data_builders.shard_builder import images_group
 from vlmtune.data.caption_draw import draw_captions
 from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.language.caption_edits import SwapNouns
@@ -13,16 +14,13 @@ from vlmtune.types import Group
 def image(key: str, captions: int = 5, false: int = 0) -> Group:
     """An image with true captions t0, t1, ... and false ones f0, f1, ..."""
     texts = (*(f"{key} t{j}" for j in range(captions)), *(f"{key} f{j}" for j in range(false)))
-    truth = torch.tensor([[True] * captions + [False] * false])
-    return Group(key, (f"image {key}",), texts, texts, truth, (frozenset(texts[:captions]),))
+    return images_group(key, [f"image {key}"], texts, [texts[:captions]])
 
 
 def pair(key: str) -> Group:
     """A scene and its hard negative as AR4T has them: a caption and an alternative for each."""
     texts = (f"{key} a>b", f"{key} b<a", f"{key} a<b", f"{key} b>a")
-    truth = torch.tensor([[True, True, False, False], [False, False, True, True]])
-    true = (frozenset(texts[:2]), frozenset(texts[2:]))
-    return Group(key, (f"{key}0", f"{key}1"), texts, texts, truth, true, True)
+    return images_group(key, [f"{key}0", f"{key}1"], texts, [texts[:2], texts[2:]], True)
 
 
 def test_an_image_shows_each_of_its_captions_in_some_epoch_and_about_equally_often():

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from data_builders.shard_builder import images_group
 from vlmtune.config import instantiate
 from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.collate import collate
@@ -100,15 +101,7 @@ def test_across_ranks_it_is_known_by_its_words():
 
 def test_in_a_pair_a_negative_belongs_to_the_image_of_its_caption():
     texts = ("a red cube near a blue dog", "a blue cube near a red dog")
-    pair = Group(
-        key="p",
-        image_ids=("i", "j"),
-        text_ids=texts,
-        texts=texts,
-        truth=torch.eye(2, dtype=torch.bool),
-        true_ids=tuple(frozenset({text}) for text in texts),
-        exhaustive=True,
-    )
+    pair = images_group("p", "ij", texts, [{text} for text in texts], exhaustive=True)
     (group,) = CaptionNegatives(Rewriter([SwapNouns()])).added([pair], 0, 0)
     assert group.same_group is not None
     assert group.texts[2:] == ("a red dog near a blue cube", "a blue dog near a red cube")

@@ -1,4 +1,3 @@
-import io
 import random
 import struct
 import zlib
@@ -8,17 +7,12 @@ import pytest
 from PIL import Image
 
 from tests.refusals import refused
+from tests.tiny import encoded
 from vlmtune.data import images
 from vlmtune.data.images import digest, open_image, read
 from vlmtune.data.schema import RecordError
 from vlmtune.features.pictures import read_picture
 from vlmtune.types import ImageRef
-
-
-def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def two_pixels() -> Image.Image:

@@ -1,17 +1,14 @@
 import pytest
-import torch
 from PIL import Image
 
+from data_builders.shard_builder import images_group
 from vlmtune.data.collate import collate
 from vlmtune.data.joined_images import JoinedImages
-from vlmtune.types import Group
 
 
 def group(key, *captions, size=(20, 10), colour="red"):
-    true = (frozenset(captions),)
-    truth = torch.ones(1, len(captions), dtype=torch.bool)
     image = Image.new("RGB", size, colour)
-    return Group(key, (key,), captions, captions, truth, true, images=(image,))
+    return images_group(key, [key], captions, [captions], pictures=(image,))
 
 
 DOG, CUBE = "A dog runs.", "the red cube"

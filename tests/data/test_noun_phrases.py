@@ -1,8 +1,9 @@
 from dataclasses import replace
+from itertools import compress
 
 import pytest
-import torch
 
+from data_builders.shard_builder import images_group
 from tests.refusals import refused
 from vlmtune.data.caption_draw import draw_captions
 from vlmtune.data.collate import collate
@@ -11,10 +12,8 @@ from vlmtune.types import Group
 
 
 def group(key: str, images: int, texts: tuple[str, ...], truth: list[list[int]]) -> Group:
-    matrix = torch.tensor(truth) > 0
-    true = [frozenset(t for t, known in zip(texts, row, strict=True) if known) for row in truth]
-    names = tuple(f"{key}{i}" for i in range(images))
-    return Group(key, names, texts, texts, matrix, tuple(true), exhaustive=True)
+    true = [set(compress(texts, row)) for row in truth]
+    return images_group(key, [f"{key}{i}" for i in range(images)], texts, true, exhaustive=True)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """Rendered sets: batches are a function of seed and position, whatever reads them."""
 
 import pytest
-import torch
 from PIL import Image
 
+from data_builders.shard_builder import images_group
 from tests.refusals import refused
 from tests.runs import QUIET
 from vlmtune.data.datamodule import ShardDataModule
@@ -24,14 +24,11 @@ class Shades(RenderedSet):
         self.name = name
 
     def groups(self, epoch: int, start: int, count: int) -> list[Group]:
-        true = torch.ones(1, 1, dtype=torch.bool)
-        return [
-            Group(
-                f"{self.name}{epoch}-{n}", (f"{self.name}{epoch}-{n}",), ("t",), ("a shade",), true,
-                (frozenset("t"),), images=(Image.new("RGB", (4, 4), (n % 256, 0, 0)),),
-            )
-            for n in range(start, start + count)
-        ]  # fmt: skip
+        made = []
+        for n in range(start, start + count):
+            key, image = f"{self.name}{epoch}-{n}", Image.new("RGB", (4, 4), (n % 256, 0, 0))
+            made.append(images_group(key, [key], ("a shade",), [{"a shade"}], pictures=(image,)))
+        return made
 
 
 def keys(loader):

@@ -1,12 +1,11 @@
 """Images, labels and splits from folders, tables and tars."""
 
-import io
 import json
-import tarfile
 
 import pytest
 
-from tests.tiny import halves
+from tests.data.test_shards import write_tar
+from tests.tiny import encoded, halves
 from vlmtune.errors import UserError
 from vlmtune.probing.sources import any_image, labelled_images
 
@@ -14,9 +13,7 @@ COLOURS = ("red", "green", "blue")
 
 
 def png(left, right, seed):
-    buffer = io.BytesIO()
-    halves(left, right, seed).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encoded(halves(left, right, seed))
 
 
 def write(folder, name, seed):
@@ -113,30 +110,28 @@ def test_a_member_of_a_tar_is_the_label(tmp_path, caplog):
     for i in range(40):
         cells = json.dumps({"caption": "a thing", "kind": COLOURS[i % 2]}).encode()
         records.append({"png": png("red", "blue", i), "cls": str(i % 3).encode(), "json": cells})
-    write_tar(tmp_path / "0.tar", records)
+    write_records(tmp_path / "0.tar", records)
     images = labelled_images(tmp_path, "cls")
     assert {x.label for x in images} == {"0", "1", "2"}
     assert images[0].open().size == (8, 8)
     assert {x.label for x in labelled_images(tmp_path, "kind")} == {"red", "green"}
     # A record whose json is cut off is damaged, however whole its image is.
-    write_tar(tmp_path / "0.tar", [{**records[0], "json": b'{"kind": '}, *records[1:]])
+    write_records(tmp_path / "0.tar", [{**records[0], "json": b'{"kind": '}, *records[1:]])
     assert len(labelled_images(tmp_path, "kind")) == 39
     assert f"1 damaged records of {tmp_path} are left out" in caplog.text
 
 
-def write_tar(path, records):
-    with tarfile.open(path, "w") as tar:
-        for i, members in enumerate(records):
-            for name, data in members.items():
-                info = tarfile.TarInfo(f"{i:03}.{name}")
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
+def write_records(path, records):
+    members = []
+    for i, record in enumerate(records):
+        members += [(f"{i:03}.{name}", data) for name, data in record.items()]
+    write_tar(path, members)
 
 
 def test_records_without_captions_are_read(tmp_path):
     """ImageNet's form: an image and the number of its class."""
     records = [{"png": png("red", "blue", i), "cls": str(i % 2).encode()} for i in range(40)]
-    write_tar(tmp_path / "0.tar", records)
+    write_records(tmp_path / "0.tar", records)
     images = labelled_images(tmp_path, "cls")
     assert len(images) == 40
     assert {x.label for x in images} == {"0", "1"}

@@ -18,6 +18,7 @@ import yaml
 from PIL import Image
 
 from tests.sources.conftest import SOON, picture, publish, redeclare, tarred, zipped
+from tests.tiny import encoded
 from vlmtune.benchmarks.color_swap import ColorSwap
 from vlmtune.config import ROOT
 from vlmtune.sources import downloads
@@ -28,13 +29,8 @@ from vlmtune.sources.source import sources
 from vlmtune.sources.state import state
 
 WITH_FILES = sorted(name for name, source in sources().items() if source.files)
+RED = encoded(Image.new("RGB", (8, 8), "red"))
 CAPTIONS = [{"image": "val2014/a.jpg", "caption": ["a red cat sits on a mat"]}]
-
-
-def encoded(colour):
-    file = io.BytesIO()
-    Image.new("RGB", (8, 8), colour).save(file, "PNG")
-    return file.getvalue()
 
 
 def parquet(rows):
@@ -46,8 +42,8 @@ def parquet(rows):
 def table():
     """Two images of CIFAR-10 as the hub has them."""
     images = {
-        3: {"bytes": encoded("red"), "path": None},
-        9: {"bytes": encoded("blue"), "path": None},
+        3: {"bytes": RED, "path": None},
+        9: {"bytes": encoded(Image.new("RGB", (8, 8), "blue")), "path": None},
     }
     return parquet([{"img": image, "label": label} for label, image in images.items()])
 
@@ -55,7 +51,7 @@ def table():
 def half_truths():
     """Two comparisons, each with its image, as the hub has them."""
     texts = {"anchor": "a man", "half_truth": "a man and a cow", "full_truth": "a man on a mat"}
-    image = {"bytes": encoded("red"), "path": None}
+    image = {"bytes": RED, "path": None}
     kinds = ("entity", "relation")
     return parquet([{"id": k, "triplet_type": k, "image": image, **texts} for k in kinds])
 

@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import io
 import json
 import re
 from pathlib import Path
@@ -17,6 +16,7 @@ from data_builders.corpora.table import TableBuilder
 from data_builders.measured_images import difference_hash
 from data_builders.shard_builder import Builder
 from tests.refusals import refused
+from tests.tiny import encoded
 from vlmtune.data.schema import check, read_manifest
 from vlmtune.data.shards import decode_group
 from vlmtune.data.tar_records import read_records
@@ -25,9 +25,7 @@ from vlmtune.data.tar_records import read_records
 def picture(seed: int, size: int = 64, kind: str = "PNG") -> bytes:
     """A smooth picture; of one seed the same picture at any size."""
     coarse = np.random.default_rng(seed).integers(0, 256, (8, 9, 3), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC).save(buffer, kind)
-    return buffer.getvalue()
+    return encoded(Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC), kind)
 
 
 def table(folder: Path, *rows: dict, name: str = "t.jsonl") -> Path:
@@ -233,9 +231,7 @@ def test_difference_hash():
         assert copy is not None
         distances = [(copy ^ value).bit_count() for value in values if value is not None]
         assert distances[seed] <= 4 < min(distances[:seed] + distances[seed + 1 :])
-    flat = io.BytesIO()
-    Image.new("RGB", (20, 20), "red").save(flat, "PNG")
-    assert difference_hash(flat.getvalue()) is None
+    assert difference_hash(encoded(Image.new("RGB", (20, 20), "red"))) is None
 
 
 def test_a_builder_states_the_files_among_its_arguments(tmp_path, monkeypatch):
