@@ -11,17 +11,13 @@ CLEVRS_KEYS = {"image_index", "program", "question_index", "image_filename",
                "question_family_index", "split", "answer", "question"}  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def scenes(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("clevr")
-    return dump(folder / "CLEVR_val_scenes.json", content(25, seed=5))
-
-
-def test_the_file_is_one_of_clevrs(scenes, tmp_path):
-    QuestionsBuilder(scenes).build(tmp_path / "out", progress=False)
-    file = load(tmp_path / "out/questions_val.json")
+def test_the_file_is_one_of_clevrs_and_counts_by_family_and_answer_are_printed(tmp_path, capsys):
+    scenes, out = content(25, seed=5), tmp_path / "out"
+    path = dump(tmp_path / "CLEVR_val_scenes.json", scenes)
+    assert main(["build", "questions", str(path), "--per_image", "10", "--out", str(out)]) == 0
+    file = load(out / "questions_val.json")
     assert file["info"]["split"] == "val"
-    rows, raw = file["questions"], load(scenes)["scenes"]
+    rows, raw = file["questions"], scenes["scenes"]
     assert len(rows) == 250
     assert [row["question_index"] for row in rows] == list(range(250))
     assert Counter(row["image_index"] for row in rows) == dict.fromkeys(range(25), 10)
@@ -34,6 +30,15 @@ def test_the_file_is_one_of_clevrs(scenes, tmp_path):
             assert "  " not in row[text]
     families = {(row["question_family_index"], row["family"]) for row in rows}
     assert len(families) == len({number for number, _ in families})
+    printed = capsys.readouterr()
+    lines = {line.split()[0]: line for line in printed.err.splitlines() if ":" in line}
+    for name, count in Counter(row["family"] for row in rows).items():
+        answers = Counter(row["answer"] for row in rows if row["family"] == name)
+        assert f" {count}: " in lines[name]
+        assert all(f"{answer} {n}" in lines[name] for answer, n in answers.items())
+    assert "questions 250" in printed.out
+    counts = load(out / "manifest.json")["counts"]
+    assert sum(n for name, n in counts.items() if name.startswith("answers ")) == 250
 
 
 @pytest.fixture(scope="module")
@@ -63,19 +68,3 @@ def test_questions_about_scenes_as_clevrs_are_right(like_clevr, tmp_path):
         assert scene["image_size"] == [32, 32]
         counted[row["type"], row["answer"]] += 1
     assert any(kind == "count" and int(n) > 2 for kind, n in counted)
-
-
-def test_counts_by_family_and_answer_are_printed(scenes, tmp_path, capsys):
-    out = tmp_path / "out"
-    words = ["build", "questions", str(scenes), "--per_image", "4", "--out", str(out)]
-    assert main(words) == 0
-    rows = load(out / "questions_val.json")["questions"]
-    printed = capsys.readouterr()
-    lines = {line.split()[0]: line for line in printed.err.splitlines() if ":" in line}
-    for name, count in Counter(row["family"] for row in rows).items():
-        answers = Counter(row["answer"] for row in rows if row["family"] == name)
-        assert f" {count}: " in lines[name]
-        assert all(f"{answer} {n}" in lines[name] for answer, n in answers.items())
-    assert "questions 100" in printed.out
-    counts = load(out / "manifest.json")["counts"]
-    assert sum(n for name, n in counts.items() if name.startswith("answers ")) == 100
