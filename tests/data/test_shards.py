@@ -52,6 +52,7 @@ def test_any_count_reads_exactly_its_records_and_a_cut_loses_nothing_before_it(m
         items = list(read_records(path, 3))
         good = keys(items).index("!") if "!" in keys(items) else 3
         assert keys(items) == [f"r{i}" for i in range(good)] + ["!"] * (3 - good)
+        assert not any("\n" in str(item) for item in items if isinstance(item, Damage))
 
 
 def test_groups_and_places_of_images_are_those_that_were_written(make_set):

@@ -210,15 +210,3 @@ def test_a_flipped_bit_in_a_tar_is_found(make_set, hashed, caplog, monkeypatch):
     flip(path, text)
     list(GroupStream((data,), 1).batches())
     assert (len(caplog.messages), hashed) == (2, [path, path])
-
-
-def test_every_flip_is_found(make_set, hashed, caplog, monkeypatch):
-    data = make_set(3)
-    path, info = data.files[0], data.manifest.shards[0]
-    for at in range(0, path.stat().st_size, 997):
-        flip(path, at)
-        monkeypatch.setattr(tar_index, "_warned", set())
-        before = len(caplog.messages)
-        index = open_index(path, info, verify=True)
-        assert len(caplog.messages) > before or (index.spans[:, 0] < 0).any(), at
-        flip(path, at)
