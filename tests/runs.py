@@ -1,6 +1,7 @@
 """Tiny training runs that several tests share."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -71,10 +72,26 @@ def module(
     return AdaptationModule(OpenClip(str(model)), adapter, objectives or [PairBCE()], **options)
 
 
+class Clock(Callback):
+    """A clock that stands still but for a second before each batch, and what a test adds to it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.now += 1.0
+
+
 def weights(made: AdaptationModule) -> dict[str, torch.Tensor]:
     """A copy of what is trained."""
     state = trained_state(made.backbone, made.adapter)
     return {name: value.detach().clone() for name, value in state.items()}
+
+
+def same_weights(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    """Whether the names are the same and, to the last bit, the values."""
+    return one.keys() == other.keys() and all(value.equal(other[n]) for n, value in one.items())
 
 
 def quiet_trainer(**options: Any) -> Trainer:

@@ -4,13 +4,16 @@ import random
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from vlmtune.adapters.base import DualAdapter, JointAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.data.collate import collate
 from vlmtune.data.noun_phrases import NounPhrases
-from vlmtune.types import Batch, FeatureSpec, Group, Pooled, Tokens
+from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.training.scores import TrainingScores
+from vlmtune.types import Batch, FeatureSpec, Group, Pooled, ScoreShard, Tokens
 
 LETTERS = "abcdefgh"
 
@@ -142,3 +145,18 @@ def batch(some: list[Group]) -> Batch:
     pixels = [torch.randn(3, 2, 2, generator=g, dtype=torch.float64) for g in chances]
     phrases = collate(NounPhrases().groups(some))
     return replace(made, pixels=torch.stack(pixels), phrases=phrases)
+
+
+def share(scores: TrainingScores, made: Batch) -> ScoreShard:
+    """The scores of a batch that one process has alone."""
+    ranks = ProcessGroup()
+    return scores.shard(made, ranks, torch.Generator())
+
+
+@torch.no_grad()
+def own_scores(backbone: Toy, made: Batch) -> Tensor:
+    """The scores of the toy as it is."""
+    image = backbone.encode_image(made.pixels, FeatureSpec("pooled")).values
+    text = backbone.encode_text(made.texts, FeatureSpec("pooled")).values
+    cosines = normalize(image, dim=1) @ normalize(text, dim=1).T
+    return backbone.logit_scale * cosines + backbone.logit_bias

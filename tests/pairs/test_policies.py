@@ -5,14 +5,13 @@ import pytest
 import torch
 
 from tests.refusals import refused
-from tests.toy import Together, Toy, Tune, batch, groups
-from vlmtune.distributed.process_group import ProcessGroup
+from tests.toy import Together, Toy, Tune, batch, groups, own_scores, share
 from vlmtune.pairs.base import PairPolicy, sample_rows
 from vlmtune.pairs.hard_pairs import HardPairs
 from vlmtune.pairs.mutual_pairs import MutualPairs
 from vlmtune.pairs.ranking_pairs import RankingPairs
 from vlmtune.training.scores import TrainingScores
-from vlmtune.types import FeatureSpec, Targets
+from vlmtune.types import Targets
 
 
 def targets():
@@ -56,8 +55,8 @@ def test_several_are_drawn_one_after_the_other():
     for _ in range(1500):
         found = sample_rows(logits, every, two, generator).nonzero()[:, 1].tolist()
         counts[tuple(found)] += 1
-    for pair, share in want.items():
-        assert counts[pair] / 1500 == pytest.approx(share, abs=0.05)
+    for pair, fraction in want.items():
+        assert counts[pair] / 1500 == pytest.approx(fraction, abs=0.05)
 
 
 @pytest.mark.parametrize("hard", [0, 2, 3])
@@ -174,9 +173,9 @@ def test_only_hard_pairs_need_embeddings_and_only_mined_ones_neighbours():
     assert not HardPairs().needs_mined_negatives
     scores = TrainingScores(Toy(), Together(), RankingPairs(2, mined=1))
     with refused(r"mined neighbours for RankingPairs, .* set data.mined"):
-        share(scores)
+        share(scores, BATCH)
     scores.adapter.eval()  # in validation there are none
-    assert share(scores).rows.computed.any()
+    assert share(scores, BATCH).rows.computed.any()
 
 
 class Noting(PairPolicy):
@@ -195,25 +194,12 @@ class Noting(PairPolicy):
 BATCH = batch([group for part in groups((2, 2)) for group in part])
 
 
-def share(scores):
-    ranks = ProcessGroup()
-    return scores.shard(BATCH, ranks, torch.Generator())
-
-
-def own_scores(backbone):
-    image = backbone.encode_image(BATCH.pixels, FeatureSpec("pooled")).values
-    text = backbone.encode_text(BATCH.texts, FeatureSpec("pooled")).values
-    normalize = torch.nn.functional.normalize
-    cosines = normalize(image, dim=1) @ normalize(text, dim=1).T
-    return backbone.logit_scale * cosines + backbone.logit_bias
-
-
 def test_a_policy_is_given_the_scores_of_the_frozen_backbone():
     policy = Noting()
     scores = TrainingScores(Toy(), Together(), policy)
-    share(scores)
+    share(scores, BATCH)
     (given,) = policy.given
-    torch.testing.assert_close(given, own_scores(Toy()).detach())
+    torch.testing.assert_close(given, own_scores(Toy(), BATCH))
     assert not given.requires_grad
 
 

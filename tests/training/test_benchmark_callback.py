@@ -12,7 +12,7 @@ from pytorch_lightning.loggers import CSVLogger, WandbLogger
 
 from tests.ranks import run_ranks
 from tests.refusals import refused
-from tests.runs import QUIET, Watch, fit, module, quiet_trainer
+from tests.runs import QUIET, Clock, Watch, fit, module, quiet_trainer
 from tests.tiny import write_cola
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.benchmarks.cola_multi import ColaMulti
@@ -24,7 +24,7 @@ from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.report import RunReport, to_markdown
 from vlmtune.results.item_row import ItemRow
 from vlmtune.sources import downloads
-from vlmtune.training import BenchmarkCallback, benchmark_callback
+from vlmtune.training import BenchmarkCallback
 from vlmtune.training.monitors import check_monitored
 from vlmtune.training.wandb_items import changed_table
 
@@ -251,9 +251,11 @@ def test_other_weights_at_the_same_step_are_measured(train, tmp_path, cola, save
     assert [step for step, _ in saved(tmp_path / "next").curves["cola/accuracy"]] == [2]
 
 
-def test_the_report_of_a_run(train, made, model_folder, shards, cola, saved):
+def test_the_report_and_the_checkpoint_of_a_run_tell_where_its_weights_come_from(
+    train, made, model_folder, shards, tmp_path, cola, saved
+):
     evaluation = BenchmarkCallback([cola(limit=5, seed=2)], log_every_n_steps=2, name="toy")
-    _, watch = train(evaluation, made=made)
+    _, watch = train(evaluation, made=made, save=True)
     report = saved()
     assert report.name == "toy"
     assert report.results == (evaluation.results["cola"],)
@@ -266,8 +268,12 @@ def test_the_report_of_a_run(train, made, model_folder, shards, cola, saved):
     assert facts.config["objectives"] == [InfoNCE().spec()]
     drawn = facts.config["benchmarks"]["cola"]["init_args"]
     assert (drawn["limit"], drawn["seed"]) == (5, 2)
-    assert str(shards) in facts.data
+    assert facts.data == str(shards)
     assert 0 < facts.seconds < 100
+    told = read_checkpoint(tmp_path / "stepstep=6.ckpt").provenance
+    assert (told["data"], told["config"]) == (facts.data, facts.config)
+    assert (told["seed"], told["versions"], told["commit"]) == (0, facts.versions, facts.commit)
+    assert 0 < told["seconds"] <= facts.seconds
     assert [step for step, _ in report.curves["train/loss"]] == [2, 4, 6]
     assert [loss for _, loss in report.curves["train/loss"]] == pytest.approx(watch.losses[1::2])
     assert [step for step, _ in report.curves["cola/accuracy"]] == [3, 6]
@@ -369,30 +375,15 @@ def test_a_run_killed_at_its_end_still_reports(train, made, tmp_path, cola, save
 
 
 def test_the_time_of_evaluation_is_not_that_of_training(train, cola, saved, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(benchmark_callback, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    clock = Clock(monkeypatch)
 
     class Slow(ColaMulti):
         def run(self, scorer):
-            now[0] += 1000
+            clock.now += 1000
             return super().run(scorer)
 
-    class Steps(Callback):
-        def on_train_batch_start(self, *_):
-            now[0] += 1
-
-    train(Steps(), BenchmarkCallback([cola(kind=Slow)], every_n_steps=1), steps=2)
+    train(clock, BenchmarkCallback([cola(kind=Slow)], every_n_steps=1), steps=2)
     assert saved().provenance.seconds == 2
-
-
-def test_a_checkpoint_tells_where_its_weights_come_from(train, shards, tmp_path, cola, saved):
-    train(BenchmarkCallback([cola()]), steps=2, save=True)
-    facts = saved().provenance
-    told = read_checkpoint(tmp_path / "stepstep=2.ckpt").provenance
-    assert told["data"] == facts.data == str(shards)
-    assert told["config"] == facts.config
-    assert (told["seed"], told["versions"], told["commit"]) == (0, facts.versions, facts.commit)
-    assert 0 < told["seconds"] <= facts.seconds
 
 
 class Fails(ColaMulti):

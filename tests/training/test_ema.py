@@ -4,7 +4,7 @@ import pytest
 import torch
 from pytorch_lightning.callbacks import Callback
 
-from tests.runs import QUIET, fit, module, quiet_trainer, weights
+from tests.runs import QUIET, fit, module, quiet_trainer, same_weights, weights
 from vlmtune.adapters import LastBlocks, LinearProbe
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.data import ShardDataModule, ShardSet
@@ -21,10 +21,6 @@ def made(model_folder, adapter=None, **options):
     adapter = adapter or LastBlocks(1, 1, learn_scale=True)
     options.setdefault("optimizer", lambda groups: torch.optim.AdamW(groups, lr=0.02))
     return module(model_folder, adapter, [InfoNCE()], **options)
-
-
-def equal(one, other):
-    return one.keys() == other.keys() and all(value.equal(other[n]) for n, value in one.items())
 
 
 def assert_near(state, want):
@@ -64,9 +60,9 @@ def test_after_k_steps_it_is_the_formula(model_folder, shards, tmp_path, every, 
 def test_before_the_first_step_that_counts_it_is_the_weights(model_folder, shards, tmp_path):
     live, one = Noting(), made(model_folder)
     fit(one, shards, tmp_path, steps=3, callbacks=(EMA(DECAY, start=5), live), save=True)
-    assert equal(weights(one), live.states[-1])
+    assert same_weights(weights(one), live.states[-1])
     saved = torch.load(tmp_path / "stepstep=3.ckpt", weights_only=True)
-    assert equal(saved["state_dict"], live.states[-1])
+    assert same_weights(saved["state_dict"], live.states[-1])
 
 
 def test_nothing_frozen_is_copied_or_saved(model_folder, shards, tmp_path):
@@ -92,9 +88,9 @@ def test_killed_and_resumed_is_as_if_never_killed(model_folder, shards, tmp_path
         checkpoint, callbacks = folder / f"stepstep={die_at}.ckpt", (EMA(DECAY, every), later)
         _, second = fit(again, shards, folder, callbacks=callbacks, resume=checkpoint)
         assert first.losses + second.losses == uninterrupted.losses
-        assert equal(later.states[-1], live.states[-1])
-        assert equal(weights(again), weights(whole))
-        assert not equal(weights(again), later.states[-1])
+        assert same_weights(later.states[-1], live.states[-1])
+        assert same_weights(weights(again), weights(whole))
+        assert not same_weights(weights(again), later.states[-1])
 
 
 def test_resumed_without_it_is_as_if_it_had_never_been(model_folder, shards, tmp_path):
@@ -106,9 +102,9 @@ def test_resumed_without_it_is_as_if_it_had_never_been(model_folder, shards, tmp
         checkpoint = tmp_path / f"stepstep={step}.ckpt"
         _, second = fit(again, shards, plain, resume=checkpoint, save=True)
         assert first.losses[:step] + second.losses == uninterrupted.losses
-        assert equal(weights(again), weights(whole))
+        assert same_weights(weights(again), weights(whole))
         saved = torch.load(plain / "stepstep=6.ckpt", weights_only=True)
-        assert equal(saved["state_dict"], weights(whole))
+        assert same_weights(saved["state_dict"], weights(whole))
         assert not {"live_state_dict", "average_state_dict"} & saved.keys()
 
 
@@ -121,13 +117,13 @@ def test_training_on_after_the_end_is_as_if_it_had_not_ended(model_folder, shard
     trainer.save_checkpoint(tmp_path / "end.ckpt")  # the average is in the module
     again = made(model_folder, **constant)
     fit(again, shards, tmp_path, callbacks=(EMA(DECAY),), resume=tmp_path / "end.ckpt")
-    assert equal(weights(again), weights(whole))
+    assert same_weights(weights(again), weights(whole))
 
     starts = Noting("on_train_start")
     trainer.callbacks.append(starts)
     trainer.fit_loop.epoch_loop.max_steps = 4
     trainer.fit(one, datamodule=ShardDataModule([ShardSet(str(shards))], batch_size=4))
-    assert [equal(state, live.states[2]) for state in starts.states] == [True]
+    assert [same_weights(state, live.states[2]) for state in starts.states] == [True]
 
 
 def test_another_module_starts_anew(model_folder, shards, tmp_path):
@@ -136,7 +132,7 @@ def test_another_module_starts_anew(model_folder, shards, tmp_path):
     one, fresh = made(model_folder), made(model_folder)
     fit(one, shards, tmp_path, callbacks=(ema,))
     fit(fresh, shards, tmp_path, callbacks=(EMA(DECAY),))
-    assert equal(weights(one), weights(fresh))
+    assert same_weights(weights(one), weights(fresh))
 
 
 def test_a_checkpoint_without_an_average_starts_one(model_folder, shards, tmp_path):
@@ -175,7 +171,7 @@ def test_evaluation_measures_the_average(model_folder, shards, tmp_path, cola, f
         want = average(live.states[:number])
         assert_near(got, want)
         checkpoint = tmp_path / f"stepstep={number}.ckpt"  # what is measured is what is saved
-        assert equal(torch.load(checkpoint, weights_only=True)["state_dict"], got)
+        assert same_weights(torch.load(checkpoint, weights_only=True)["state_dict"], got)
     metrics = cola().run(Scorer(one.backbone, one.adapter)).metrics
     assert evaluation.results["cola"].metrics == metrics
 
@@ -189,7 +185,7 @@ def test_validation_sees_the_average_and_gives_the_weights_back(model_folder, sh
     for number, seen, after in zip((3, 6), seen_at.states, after_it.states, strict=True):
         want = average(live.states[:number])
         assert_near(seen, want)
-        assert equal(after, live.states[number - 1])
+        assert same_weights(after, live.states[number - 1])
 
 
 @pytest.mark.parametrize("stage", ["validate", "test"])
@@ -206,4 +202,4 @@ def test_a_checkpoint_has_its_average_measured(
     measure = getattr(trainer, stage)
     path = tmp_path / "stepstep=4.ckpt"
     measure(again, datamodule=data, ckpt_path=path, weights_only=True, verbose=False)
-    assert [equal(got, weights(one)) for got in measured] == [True]
+    assert [same_weights(got, weights(one)) for got in measured] == [True]

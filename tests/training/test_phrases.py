@@ -9,11 +9,10 @@ from torch.nn.functional import normalize
 from tests.adapters.families import FAMILIES, backbone
 from tests.refusals import refused
 from tests.runs import QUIET, module, quiet_trainer
-from tests.toy import Toy, Tune, batch, groups
+from tests.toy import Toy, Tune, batch, groups, share
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.data import NounPhrases, ShardDataModule, ShardSet
 from vlmtune.data.collate import collate
-from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives import C2LIP, InfoNCE
 from vlmtune.pairs.all_pairs import AllPairs
 from vlmtune.training.scores import TrainingScores
@@ -23,15 +22,10 @@ pytestmark = QUIET
 BATCH = batch([group for part in groups((2, 2)) for group in part])
 
 
-def share(scores, made=BATCH):
-    ranks = ProcessGroup()
-    return scores.shard(made, ranks, torch.Generator())
-
-
 @pytest.mark.parametrize("chunk", [None, 2])
 def test_phrases_are_scored_as_texts_are(chunk):
     backbone, adapter = Toy(), Tune()
-    rows = share(TrainingScores(backbone, adapter, AllPairs(), {"phrases"}, chunk)).rows
+    rows = share(TrainingScores(backbone, adapter, AllPairs(), {"phrases"}, chunk), BATCH).rows
     made = BATCH.phrases
     with torch.no_grad():
         image = adapter.embed_image(backbone.encode_image(BATCH.pixels, FeatureSpec("pooled")))
@@ -65,7 +59,7 @@ def test_a_batch_without_a_phrase_scores_none(family):
 
 def test_objectives_that_ask_for_no_phrases_get_none():
     backbone = Toy()
-    rows = share(TrainingScores(backbone, Tune(), AllPairs(), {"embedded"})).rows
+    rows = share(TrainingScores(backbone, Tune(), AllPairs(), {"embedded"}), BATCH).rows
     assert rows.phrases is None
     assert rows.values.shape == BATCH.targets.truth.shape
     assert backbone.texts == [list(BATCH.texts)]

@@ -6,7 +6,7 @@ from pytorch_lightning.callbacks import Callback, GradientAccumulationScheduler
 
 from tests.ranks import run_ranks
 from tests.refusals import refused
-from tests.runs import QUIET, fit, module, quiet_trainer, weights
+from tests.runs import QUIET, fit, module, quiet_trainer, same_weights, weights
 from vlmtune.adapters import LinearProbe, MMAdapter
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.evaluation import Scorer, run_suite
@@ -80,8 +80,7 @@ def test_it_warns_once_a_check_and_changes_nothing(run, cola, model_folder, shar
     assert fall == 1 - now > DROP
     numbers = f"100.0% before training to {now:.1%}, {100 * fall:.1f} points of 5 allowed"
     assert said()[1] == f"step 6: near fell from {numbers}"
-    got, want = weights(probe), weights(plain)
-    assert all(got[key].equal(want[key]) for key in want)
+    assert same_weights(weights(probe), weights(plain))
 
 
 def test_it_knows_the_last_step_where_lightning_estimates_another(run, said):
@@ -115,8 +114,7 @@ def test_it_stops_and_keeps_the_last_weights_within_the_budget(run, tmp_path, mo
     watched = Kept(step - 1)
     plain = module(model_folder, LinearProbe(initial_scale=10.0), [InfoNCE()])
     fit(plain, shards, tmp_path / "plain", callbacks=(watched,))
-    for name, value in watched.weights.items():
-        assert kept["state_dict"][name].equal(value)
+    assert same_weights(kept["state_dict"], watched.weights)
 
 
 class Kept(Callback):
@@ -142,8 +140,7 @@ def test_it_goes_back_to_the_largest_alpha_that_keeps_the_budget(run, near, mode
             kept.append(number / 16)
     line.at(max(kept))
     assert 0 < max(kept) < 15 / 16
-    got, want = weights(annealed), weights(trained)
-    assert all(got[key].equal(want[key]) for key in want)
+    assert same_weights(weights(annealed), weights(trained))
 
 
 def test_every_check_leaves_weights_within_the_budget(run, said):
@@ -194,8 +191,8 @@ def test_a_joint_adapter_is_compared_with_the_embeddings_of_its_backbone(run, ne
 
 @pytest.mark.slow
 def test_every_rank_acts_alike(near, model_folder, shards, tmp_path):
-    weights_of = run_ranks(2, tmp_path / "ranks", annealed, near, model_folder, shards, tmp_path)
-    assert all(value.equal(weights_of[1][name]) for name, value in weights_of[0].items())
+    one, other = run_ranks(2, tmp_path / "ranks", annealed, near, model_folder, shards, tmp_path)
+    assert same_weights(one, other)
 
 
 def annealed(rank, near, model_folder, shards, folder):

@@ -1,6 +1,5 @@
 import csv
 import math
-import time
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from pytorch_lightning.plugins.precision import MixedPrecision
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import AdamW
 
-from tests.runs import QUIET, fit, module
+from tests.runs import QUIET, Clock, fit, module
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.data.stream import GroupStream
 from vlmtune.objectives.info_nce import InfoNCE
@@ -76,22 +75,6 @@ def test_a_gradient_scaler_does_not_change_the_norm(model_folder, shards, tmp_pa
     assert got[1] == pytest.approx(got[0], rel=0.05)
 
 
-class Clock:
-    """A clock that stands still but for what is added to it."""
-
-    def __init__(self, monkeypatch):
-        self.now = 0.0
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
-
-
-class Steps(Callback):
-    def __init__(self, clock):
-        self.clock = clock
-
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        self.clock.now += 1.0
-
-
 def test_waiting_is_the_share_of_time_spent_on_fetching(
     model_folder, shards, tmp_path, monkeypatch
 ):
@@ -106,7 +89,7 @@ def test_waiting_is_the_share_of_time_spent_on_fetching(
     logger = CSVLogger(tmp_path, flush_logs_every_n_steps=1)
     options = {"log_every_n_steps": 3, "logger": logger}
     made = module(model_folder, LinearProbe(learn_scale=True, initial_scale=5.0), [InfoNCE()])
-    fit(made, shards, tmp_path, 3, (Steps(clock), RunMonitor()), **options)
+    fit(made, shards, tmp_path, 3, (clock, RunMonitor()), **options)
     (row,) = logged(logger, "train/data_wait_fraction")
     assert float(row["train/data_wait_fraction"]) == pytest.approx(3 * 3 / (3 * 3 + 3))
     assert float(row["train/samples_per_second"]) == pytest.approx(3 * 4 / 12)

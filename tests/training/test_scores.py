@@ -4,31 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.nn.functional import normalize
 
 from tests.scored import random_targets, random_values, scored, share_of
-from tests.toy import Together, Toy, Tune, batch, groups
-from vlmtune.distributed.process_group import ProcessGroup
+from tests.toy import Together, Toy, Tune, batch, groups, own_scores, share
 from vlmtune.pairs.all_pairs import AllPairs
 from vlmtune.training.score_shards import local_scores
 from vlmtune.training.scores import TrainingScores
-from vlmtune.types import FeatureSpec
 
 BATCH = batch([group for part in groups((2, 2)) for group in part])
 ALL = frozenset({"embedded", "tokens", "reference"})
-
-
-def share(scores):
-    ranks = ProcessGroup()
-    return scores.shard(BATCH, ranks, torch.Generator())
-
-
-def own_scores(backbone):
-    with torch.no_grad():
-        image = backbone.encode_image(BATCH.pixels, FeatureSpec("pooled")).values
-        text = backbone.encode_text(BATCH.texts, FeatureSpec("pooled")).values
-    cosines = normalize(image, dim=1) @ normalize(text, dim=1).T
-    return backbone.logit_scale * cosines + backbone.logit_bias
 
 
 @pytest.mark.parametrize("chunk", [None, 2])
@@ -36,12 +20,12 @@ def own_scores(backbone):
 def test_a_dual_adapter_gives_all_that_objectives_need(frozen, chunk):
     backbone = Toy()
     scores = TrainingScores(backbone, Tune(frozen, "tokens"), AllPairs(), ALL, chunk)
-    got = share(scores)
+    got = share(scores, BATCH)
     made, inner = scores.adapter, got.rows.embedded
     cosines = inner.image @ inner.text.T
     torch.testing.assert_close(got.rows.values, inner.scale * cosines + made.bias)
     torch.testing.assert_close(inner.scale, made.log_scale.exp())
-    torch.testing.assert_close(got.rows.reference, own_scores(Toy()))
+    torch.testing.assert_close(got.rows.reference, own_scores(Toy(), BATCH))
     assert not got.rows.reference.requires_grad
     with torch.no_grad():
         features = [scores.features.encode_batch(side, BATCH) for side in ("image", "text")]
@@ -53,7 +37,7 @@ def test_a_dual_adapter_gives_all_that_objectives_need(frozen, chunk):
 
 def test_what_no_objective_needs_is_not_computed():
     backbone = Toy()
-    got = share(TrainingScores(backbone, Tune(), AllPairs()))
+    got = share(TrainingScores(backbone, Tune(), AllPairs()), BATCH)
     assert (got.rows.reference, got.rows.embedded.image_tokens) == (None, None)
     assert len(backbone.images) == len(backbone.texts) == 1
 
@@ -63,11 +47,11 @@ def test_the_reference_stays_where_training_changes_the_backbone():
     scores = TrainingScores(backbone, Tune(), AllPairs(), {"reference"})
     assert scores.original is not None
     assert not any(p.requires_grad for p in scores.original.parameters())
-    before = share(scores).rows
+    before = share(scores, BATCH).rows
     with torch.no_grad():
         for parameter in backbone.parameters():
             parameter.add_(0.1)
-    after = share(scores).rows
+    after = share(scores, BATCH).rows
     assert not torch.allclose(after.values, before.values)
     assert after.reference.equal(before.reference)
 
@@ -76,11 +60,11 @@ def test_a_frozen_backbone_is_its_own_reference_and_runs_once_and_a_joint_adapte
     backbone = Toy()
     scores = TrainingScores(backbone, Tune(frozen=True), AllPairs(), {"reference"})
     assert scores.original is None
-    share(scores)
+    share(scores, BATCH)
     assert len(backbone.images) == len(backbone.texts) == 1
-    got = share(TrainingScores(Toy(), Together(), AllPairs(), {"reference"}))
+    got = share(TrainingScores(Toy(), Together(), AllPairs(), {"reference"}), BATCH)
     assert got.rows.embedded is None
-    torch.testing.assert_close(got.rows.reference, own_scores(Toy()))
+    torch.testing.assert_close(got.rows.reference, own_scores(Toy(), BATCH))
 
 
 ROWS, COLUMNS = slice(1, 3), slice(4, 9)

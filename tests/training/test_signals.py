@@ -10,7 +10,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from tests.ranks import run_ranks
-from tests.runs import QUIET, Batches, fit, module, quiet_trainer, weights
+from tests.runs import QUIET, Batches, fit, module, quiet_trainer, same_weights, weights
 from tests.toy import Toy, Tune, batch, groups
 from vlmtune.cli.fit import stop_line
 from vlmtune.data.datamodule import NoBatches
@@ -63,8 +63,7 @@ def test_a_stopped_run_resumes_to_the_same_end(
     assert torch.load(path, weights_only=True)["global_step"] == stopped.value.step == step
     again = module(model_folder)
     fit(again, shards, tmp_path / "again", resume=path, **options)
-    want, got = weights(whole), weights(again)
-    assert all(want[name].equal(got[name]) for name in want)
+    assert same_weights(weights(again), weights(whole))
 
 
 def test_the_checkpoint_of_sigusr1_is_written_while_the_run_goes_on(
@@ -77,8 +76,7 @@ def test_the_checkpoint_of_sigusr1_is_written_while_the_run_goes_on(
     assert torch.load(path, weights_only=True)["global_step"] == 3
     assert (trainer.global_step, len(watch.losses)) == (6, 6)
     assert capsys.readouterr().err == f"vlmtune fit: wrote {path} (weights of step 3)\n"
-    want, got = weights(whole), weights(watched)
-    assert all(want[name].equal(got[name]) for name in want)
+    assert same_weights(weights(watched), weights(whole))
 
 
 @pytest.fixture

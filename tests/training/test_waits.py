@@ -103,9 +103,15 @@ def step(made, stem, batch, monkeypatch):
 
 
 @pytest.mark.parametrize("stem", stems("objectives"))
-def test_objectives(stem, model_folder, batch, teacher, monkeypatch):
-    made = with_objective(stem, model_folder, fine_tuning(stem), teacher)
-    step(made, stem, batch, monkeypatch)
+def test_objectives_and_a_logged_step(stem, model_folder, batch, teacher, monkeypatch):
+    plain, logged = (
+        with_objective(stem, model_folder, fine_tuning(stem), teacher) for _ in range(2)
+    )
+    step(plain, stem, batch, monkeypatch)
+    waits = waits_of_a_step(logged, batch, monkeypatch, log_every_n_steps=1)
+    # EqSim's diagnostics need to know which scores were computed, and are read all at once.
+    diagnostics = ["_to_copy", "tolist"] if stem == "eqsim" else []
+    assert waits == [*diagnostics, "tolist"]
 
 
 @pytest.mark.parametrize("stem", ADAPTERS)
@@ -128,15 +134,6 @@ def test_each_objective_with_each_adapter(stem, model_folder, batch, teacher, mo
         waits[name] = waits_of_a_step(made, batch, monkeypatch)
     assert len(waits) > 3
     assert all(found == ["tolist"] for found in waits.values()), waits
-
-
-@pytest.mark.parametrize("stem", stems("objectives"))
-def test_a_logged_step(stem, model_folder, batch, teacher, monkeypatch):
-    made = with_objective(stem, model_folder, fine_tuning(stem), teacher)
-    waits = waits_of_a_step(made, batch, monkeypatch, log_every_n_steps=1)
-    # EqSim's diagnostics need to know which scores were computed, and are read all at once.
-    diagnostics = ["_to_copy", "tolist"] if stem == "eqsim" else []
-    assert waits == [*diagnostics, "tolist"]
 
 
 @pytest.mark.parametrize("stem", ["linear_probe", "mm_adapter"])
