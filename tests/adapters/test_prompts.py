@@ -114,12 +114,6 @@ def test_listed_words_are_looked_up_in_blocks(monkeypatch):
 # -- deep prompts -----------------------------------------------------------------------------
 
 
-def moved(adapter, model) -> set[str]:
-    before = {n: p.detach().clone() for n, p in adapter.named_parameters()}
-    fit(adapter, model)
-    return {n for n, p in adapter.named_parameters() if not p.equal(before[n])}
-
-
 @pytest.mark.parametrize("family", ["open_clip", "siglip"])  # class token, pooled patches
 @pytest.mark.parametrize("coupled", [True, False])
 @pytest.mark.parametrize("depth", [1, 2, 3])

@@ -10,7 +10,6 @@ from tests.refusals import refused
 from vlmtune.benchmarks.pug_files import spoken
 from vlmtune.benchmarks.pug_imagenet import FACTORS, PugImageNet
 
-LABELS = ("BirdHouse", "Jack_O_Lantern", "Wolf")
 REAL = Path(__file__).parents[2].parent / "shared/data/pug/class_to_imagenet_idx.json"
 
 

@@ -1,7 +1,6 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,34 +73,28 @@ def keys(loader: Any) -> list[tuple[str, ...]]:
     return [batch.keys for batch in loader]
 
 
-def loaders(
-    stream: GroupStream, workers: int, position: tuple[int, int], world: int = 1
-) -> Iterator[EpochLoader]:
-    for rank in range(world):
-        yield EpochLoader(stream, None, lambda: position, rank, world, workers)
+def epoch(stream: GroupStream, workers: int) -> EpochLoader:
+    return EpochLoader(stream, None, lambda: (0, 0), 0, 1, workers)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_workers_outlive_a_signal_to_all_processes_of_a_job(make_set, number):
     stream = GroupStream((make_set(60, 4),), 1, images=False)
-    (alone,) = loaders(stream, 0, (0, 0))
-    (loader,) = loaders(stream, 2, (0, 0))
-    before, batches = set(multiprocessing.active_children()), iter(loader)
+    before, batches = set(multiprocessing.active_children()), iter(epoch(stream, 2))
     seen = [next(batches).keys for _ in range(2)]  # one of each worker: both have begun
     workers = set(multiprocessing.active_children()) - before
     for worker in workers:
         os.kill(int(worker.pid or 0), number)
     assert len(workers) == 2
-    assert seen + [batch.keys for batch in batches] == keys(alone)
+    assert seen + [batch.keys for batch in batches] == keys(epoch(stream, 0))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_user_errors_of_workers_stay_one_line(make_set, damage_set, workers):
     data = make_set(20)
     damage_set(data, b"\x89PNG\r\n", b"notpng")
-    (loader,) = loaders(GroupStream((data,), 2), workers, (0, 0))
     with refused("expected at most 1 damaged"):
-        keys(loader)
+        keys(epoch(GroupStream((data,), 2), workers))
 
 
 @pytest.mark.parametrize("limit", [{"max_epochs": 3}, {"max_epochs": -1, "max_steps": 11}])

@@ -15,8 +15,6 @@ INVERSE = {
     "on top of": "under",
 }
 INVERSE |= {inverse: phrase for phrase, inverse in INVERSE.items()}
-# Beside 8 pairs: 3/10 of the 8 scenes with a relation, and 8 scenes with an attribute // 14 values.
-UNARY, ISOLATED = 2, 0
 
 
 def pairs_of(rows):
