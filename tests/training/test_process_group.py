@@ -94,10 +94,9 @@ def with_mined(part):
     return [replace(one, mined_negatives=frozenset(texts[i::2])) for i, one in enumerate(part)]
 
 
-def some_corpora(distinct=False):
-    corpora = [groups((2, 3, 1, 2), seed, distinct) for seed in range(8)]
-    if not distinct:
-        corpora.append([corpora[0][0], corpora[0][0], corpora[0][1], corpora[0][1]])  # none own
+def some_corpora():
+    corpora = [groups((2, 3, 1, 2), seed) for seed in range(8)]
+    corpora.append([corpora[0][0], corpora[0][0], corpora[0][1], corpora[0][1]])  # none own
     return corpora
 
 
