@@ -61,6 +61,14 @@ def test_a_file_of_another_layout_is_one_line(name, text, message, tmp_path):
         list(read_cells(written(tmp_path / name, text)))
 
 
+def test_empty_rows_and_columns_of_a_spreadsheet_are_left_out(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("image,caption,,\na.jpg,a dog,,\n,,,\nb.jpg,a cat,,\n")
+    rows = list(numbered_rows(path))
+    assert [position for position, _ in rows] == ["line 2", "line 4"]
+    assert [cells["caption"] for _, cells in rows] == ["a dog", "a cat"]
+
+
 def test_a_row_is_at_the_line_where_it_begins(tmp_path):
     text = 'image,caption\n\na.jpg,"two\n\nlines"\nb.jpg,a,b\nc.jpg,c\n'
     path = written(tmp_path / "t.csv", text)

@@ -128,8 +128,10 @@ def _csv(path: Path) -> Iterator[NumberedRow]:
         rows = csv.reader(file, delimiter=delimiter, strict=True)  # a lost quote is an error
         file.seek(0)  # the header is a row of the reader, too
         names = next(rows, [])
+        # Spreadsheets write empty columns and empty rows as commas alone.
+        named = list(filter(None, names))
         # Of two columns of one name a dictionary keeps the second, without a word.
-        if len(set(names)) < len(names):
+        if len(set(named)) < len(named):
             raise UserError(f"expected different columns in {path}, got {names}: rename one")
         end = rows.line_num
         try:
@@ -137,9 +139,11 @@ def _csv(path: Path) -> Iterator[NumberedRow]:
                 # A quoted cell may go over several lines.
                 first = end + 1
                 end = rows.line_num
+                if not any(row):
+                    continue
                 if len(row) == len(names):
                     yield f"line {first}", dict(zip(names, row, strict=True))
-                elif row:
+                else:
                     yield f"line {first}", f"{len(row)} cells for {len(names)} columns"
         except csv.Error as error:  # as of a quote without an end
             raise UserError(
