@@ -108,6 +108,16 @@ def naive_contrast(values: Tensor, positives: Tensor, negatives: Tensor) -> floa
     return sum(rows) / len(rows) if rows else 0.0
 
 
+def naive_divergence(wanted: Tensor, logits: Tensor, listed: Tensor, least: int = 1) -> float:
+    """Mean over rows with `least` entries listed or more of their divergence, by loops."""
+    rows = []
+    for want, logit, there in zip(wanted, logits.detach(), listed, strict=True):
+        if int(there.sum()) >= least:
+            theirs, ours = softmax(want[there].tolist()), softmax(logit[there].tolist())
+            rows.append(sum(q * math.log(q / p) for p, q in zip(ours, theirs, strict=True)))
+    return sum(rows) / len(rows) if rows else 0.0
+
+
 def assert_shares_add_up(objective, scores, targets, cuts) -> None:
     """The loss and its gradient are those of ranks that hold some images and texts each."""
     shares = [share_of(scores, targets, *cut) for cut in cuts]

@@ -183,11 +183,13 @@ def test_nothing_computed_costs_nothing(objective):
     assert not values.grad.any()
 
 
-# Images and texts of each rank; no group of `batch` is split, one rank has nothing at all.
+# Images and texts of each rank, one of which has nothing at all; "split" cuts two groups, and one
+# of its ranks has no text.
 RANKS = {
     "one": [(slice(0, 6), slice(0, 8))],
     "two": [(slice(0, 4), slice(0, 4)), (slice(4, 6), slice(4, 8))],
     "three": [(slice(0, 2), slice(0, 2)), (slice(2, 2), slice(2, 2)), (slice(2, 6), slice(2, 8))],
+    "split": [(slice(0, 3), slice(0, 5)), (slice(3, 4), slice(5, 5)), (slice(4, 6), slice(5, 8))],
 }
 
 
@@ -197,7 +199,8 @@ def test_the_shares_of_all_ranks_add_up_to_the_whole(spec, ranks, training):
     whole, shared = (instantiate(spec, Objective).train(training) for _ in range(2))
     if not isinstance(shared, ShardedObjective):
         return
-    values, targets = noise().requires_grad_(), batch()
+    targets = batch()
+    values = (noise() + 2 * targets.truth).requires_grad_()  # true pairs lead, as a state may note
     for _ in range(2):  # a loss that keeps a state keeps the same one
         scores = scored(values)
         loss = whole(scores, targets)

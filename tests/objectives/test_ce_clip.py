@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from tests.scored import CUTS, parts, random_targets, random_values, scored, share_of
+from tests.scored import random_targets
 from vlmtune.objectives.ce_clip import CEClip
 from vlmtune.types import Embedded, Scores, Targets
 
@@ -60,17 +60,6 @@ def test_equals_the_double_loop_over_several_steps(seed, bias):
         assert objective(given, targets).item() == pytest.approx(want, abs=1e-6)
         threshold = min(max(mean(found), 0.0), 2.0)
         assert objective.threshold.item() == pytest.approx(threshold, abs=1e-6)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_ranks_that_share_a_batch_agree_on_the_threshold(seed):
-    targets = random_targets(seed)
-    given = scored(random_values(seed) + 2 * targets.truth)
-    alone, shared = CEClip(), CEClip()
-    alone(given, targets)
-    parts(shared, [share_of(given, targets, *cut) for cut in CUTS])
-    assert shared.threshold.item() == pytest.approx(alone.threshold.item(), abs=1e-6)
-    assert alone.threshold > 0.5
 
 
 def test_the_threshold_is_part_of_the_state_and_has_a_largest_and_a_least_value():

@@ -13,10 +13,6 @@ def scores(image, text, scale=10.0):
     return Scores(values, torch.ones_like(values, dtype=torch.bool), Embedded(image, text, scale))
 
 
-def dot(a, b):
-    return sum(x * y for x, y in zip(a.tolist(), b.tolist(), strict=True))
-
-
 def naive(image, text, truth):
     """Cross-modal and in-modal term."""
     pairs = truth.nonzero().tolist()
@@ -25,8 +21,8 @@ def naive(image, text, truth):
     for i, j in pairs:
         for k, m in pairs:
             share = 1 / (captions[i] * captions[k])
-            cross += share * (dot(image[i], text[m]) - dot(image[k], text[j])) ** 2
-            inside += share * (dot(image[i], image[k]) - dot(text[j], text[m])) ** 2
+            cross += share * (float(image[i] @ text[m]) - float(image[k] @ text[j])) ** 2
+            inside += share * (float(image[i] @ image[k]) - float(text[j] @ text[m])) ** 2
     images = sum(count > 0 for count in captions)
     return cross / images, inside / images
 

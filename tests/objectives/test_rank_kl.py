@@ -1,31 +1,10 @@
-import math
-
 import pytest
 import torch
 
 from tests.refusals import refused
-from tests.scored import (
-    CUTS,
-    assert_shares_add_up,
-    embedded,
-    random_targets,
-    random_values,
-    softmax,
-)
+from tests.scored import embedded, naive_divergence, random_targets, random_values
 from vlmtune.objectives.rank_kl import RankKL
 from vlmtune.types import Scores
-
-
-def naive_side(cosines, teacher, listed, temperature, teacher_temperature):
-    terms = []
-    for i in range(len(cosines)):
-        candidates = [j for j in range(cosines.shape[1]) if listed[i, j]]
-        if len(candidates) < 2:
-            continue
-        ours = softmax([cosines[i, j].item() / temperature for j in candidates])
-        theirs = softmax([teacher[i, j].item() / teacher_temperature for j in candidates])
-        terms.append(sum(t * math.log(t / p) for p, t in zip(ours, theirs, strict=True)))
-    return sum(terms) / len(terms) if terms else 0.0
 
 
 def case(seed, bias=0.0):
@@ -44,11 +23,10 @@ def test_the_divergence_equals_the_double_loop(seed, temperature, by_text):
     scores, targets = case(seed)
     inside = scores.embedded
     cosines = inside.image @ inside.text.T
-    matrices = cosines, scores.teacher.values, targets.same_group
-    temperatures = temperature, 2.0
-    want = naive_side(*matrices, *temperatures)
+    matrices = scores.teacher.values / 2, cosines / temperature, targets.same_group
+    want = naive_divergence(*matrices, least=2)
     if by_text:
-        want += naive_side(*(matrix.T for matrix in matrices), *temperatures)
+        want += naive_divergence(*(matrix.T for matrix in matrices), least=2)
     objective = RankKL(temperature=temperature, teacher_temperature=2.0, by_text=by_text)
     assert objective(scores, targets).item() == pytest.approx(want, rel=1e-9)
     assert want > 0.01
@@ -59,16 +37,16 @@ def test_the_whole_batch_is_one_list():
     everything = torch.ones_like(targets.truth)
     teacher = Scores.full(scores.teacher.values)
     whole = Scores(scores.values, everything, scores.embedded, None, teacher)
-    cosines = scores.embedded.image @ scores.embedded.text.T
+    logits = scores.embedded.image @ scores.embedded.text.T / 0.05
     objective = RankKL(whole_batch=True)
-    want = naive_side(cosines, teacher.values, everything, 0.05, 1.0)
+    want = naive_divergence(teacher.values, logits, everything)
     assert objective(whole, targets).item() == pytest.approx(want, rel=1e-9)
     assert "teacher_batch" in objective.needs - RankKL().needs
     # Texts of other ranks have no score of the teacher.
     near = torch.arange(9) < 6
     here = Scores(teacher.values, near.expand(everything.shape))
     part = Scores(scores.values, everything, scores.embedded, None, here)
-    want = naive_side(cosines, teacher.values, here.computed, 0.05, 1.0)
+    want = naive_divergence(teacher.values, logits, here.computed)
     assert objective(part, targets).item() == pytest.approx(want, rel=1e-9)
 
 
@@ -80,10 +58,3 @@ def test_a_bias_of_all_scores_does_not_count_and_a_teacher_must_be_there():
     alone = Scores(scores.values, scores.computed, scores.embedded)
     with refused("expected a teacher's scores for RankKL, got none: set model.teacher"):
         RankKL()(alone, targets)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_ranks_add_up_where_the_teacher_scored_groups_alone(seed):
-    scores, targets = case(seed)
-    scores.values.requires_grad_()
-    assert_shares_add_up(RankKL(by_text=True), scores, targets, CUTS)

@@ -1,10 +1,16 @@
-import math
-
 import pytest
 import torch
 from torch.nn.functional import normalize
 
-from tests.scored import CUTS, assert_shares_add_up, random_targets, random_values, same, scored
+from tests.scored import (
+    CUTS,
+    assert_shares_add_up,
+    naive_contrast,
+    random_targets,
+    random_values,
+    same,
+    scored,
+)
 from vlmtune.objectives import ReadAlignment, read_alignment
 from vlmtune.types import Embedded, Scores
 
@@ -23,21 +29,11 @@ def scores(text, images, scale=7.0):
 
 
 def naive(text, truth, scale):
-    images_of = [set(truth[:, a].nonzero().flatten().tolist()) for a in range(len(text))]
-
-    def similarity(a, b):
-        return math.exp(scale * float(text[a] @ text[b]))
-
-    anchors = []
-    for a, images in enumerate(images_of):
-        same = [b for b, other in enumerate(images_of) if b != a and images & other]
-        apart = [b for b, other in enumerate(images_of) if other and not images & other]
-        different = [b for b in apart if b != a]
-        against = sum(similarity(a, b) for b in different)
-        terms = [-math.log(similarity(a, b) / (similarity(a, b) + against)) for b in same]
-        if terms:
-            anchors.append(sum(terms) / len(terms))
-    return sum(anchors) / len(anchors) if anchors else 0.0
+    # Two texts are captions of one image if an image has both.
+    same = (truth[:, :, None] & truth[:, None, :]).any(dim=0)
+    paraphrases = same & ~torch.eye(len(text), dtype=torch.bool)
+    apart = ~same & truth.any(dim=0)
+    return naive_contrast(scale * text @ text.T, paraphrases, apart)
 
 
 @pytest.mark.parametrize("seed", range(6))
