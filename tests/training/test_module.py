@@ -435,6 +435,7 @@ class Needy(InfoNCE):
     ("adapter", "need", "said"),
     [
         (MMAdapter(heads=2), "embedded", "expected an adapter with one embedding per image"),
+        (MMAdapter(heads=2), "phrases", "expected an adapter with one embedding per image"),
         (MMAdapter(heads=2), "tokens", "got MMAdapter, which gives none: choose a DualAdapter"),
         (LinearProbe(), "tokens", "expected an adapter that gives tokens"),
     ],

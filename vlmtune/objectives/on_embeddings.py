@@ -28,7 +28,8 @@ class OnEmbeddings(ShardedObjective):
     3, for EqSim over either score.
 
     Args:
-        objective: The objective, one that ranks can share and that reads no tokens.
+        objective: The objective, one that ranks can share. With a joint adapter it may read neither
+            tokens nor phrases, nor a moving average.
         weight: Factor in the sum of objectives, in place of that of `objective`; None for the same.
 
     Example:

@@ -79,7 +79,7 @@ def check_precision(precision: str) -> None:
 def _missing(need: Need, adapter: Adapter, backbone: Backbone) -> str | None:
     name = type(adapter).__name__
     is_dual = isinstance(adapter, DualAdapter)
-    if need in ("embedded", "average") and not is_dual:
+    if need in ("embedded", "average", "phrases") and not is_dual:
         return (
             f"an adapter with one embedding per image and one per text, got {name}, which reads "
             "them together: choose a DualAdapter such as LinearProbe,"
