@@ -11,10 +11,10 @@ from vlmtune.objectives.base import Factor, Loss, ShardedObjective
 from vlmtune.objectives.functional import (
     Mask,
     Matrix,
+    contrast,
     embedded_of,
     hard_negatives,
     mean_over_ranks,
-    only,
 )
 from vlmtune.types import ScoreShard
 
@@ -103,9 +103,7 @@ class CEClip(ShardedObjective):
         to_image = embedded.scale * cosines
         to_texts = embedded.scale * anchors @ embedded.text.T
         # The caption should be nearer to its image than to any false caption.
-        to_false = only(to_texts, false)
-        others = to_false.logsumexp(dim=1)
-        losses = torch.logaddexp(to_image, others) - to_image
+        losses = contrast(to_image, to_texts, false)
         every_pair = torch.ones_like(row, dtype=torch.bool)
         intra = mean_over_ranks(losses, every_pair, group)
         # (pairs, texts): by how much the true caption leads each text.

@@ -6,21 +6,11 @@ Never: a comparison with the captions of other images.
 
 from typing import ClassVar
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import Factor, Loss, ShardedObjective
-from vlmtune.objectives.functional import (
-    Mask,
-    Matrix,
-    average_of,
-    embedded_of,
-    mean_over_images,
-    only,
-)
+from vlmtune.objectives.functional import average_of, contrast, embedded_of, mean_over_images
 from vlmtune.types import ScoreShard, positions, send
 
 TEXT_SCALE = 10.0
@@ -67,6 +57,7 @@ class DeGLA(ShardedObjective):
         average_factor: Factor c.
 
     Example:
+        >>> import torch
         >>> from vlmtune.types import Embedded, Scores, Targets
         >>> one, two = torch.eye(2)[:1], torch.eye(2)
         >>> same = Embedded(one, two, torch.tensor(1.0))
@@ -107,13 +98,13 @@ class DeGLA(ShardedObjective):
         # An image with its caption, against the false captions of its group.
         values = shard.rows.values[row]
         true_values = values.gather(1, text[:, None]).squeeze(1)
-        image_terms = _against(true_values, values, negatives)
+        image_terms = contrast(true_values, values, negatives)
         image_loss = mean_over_images(image_terms, row, true, group)
         # The caption with itself by the averaged weights, against the same false captions.
         captions = embedded.text[text]
         kept = (captions * average.text[text]).sum(dim=1)
         others = captions @ embedded.text.T
-        text_terms = _against(TEXT_SCALE * kept, TEXT_SCALE * others, negatives)
+        text_terms = contrast(TEXT_SCALE * kept, TEXT_SCALE * others, negatives)
         text_loss = mean_over_images(text_terms, row, true, group)
         contrasts = self.image_factor * image_loss + self.text_factor * text_loss
         return contrasts + self.average_factor * self._distance(shard, group)
@@ -127,11 +118,3 @@ class DeGLA(ShardedObjective):
         distances = image_gaps.square().sum() + text_gaps.square().sum()
         count = group.sum(images.new_ones(len(images)).sum())
         return distances / count.clamp_min(1)
-
-
-def _against(
-    positive: Float[Tensor, "rows"], values: Matrix, negatives: Mask
-) -> Float[Tensor, "rows"]:
-    """Cross-entropy of one positive a row against its negatives; 0 for a row without any."""
-    others = only(values, negatives).logsumexp(dim=1)
-    return torch.logaddexp(positive, others) - positive

@@ -70,6 +70,14 @@ def mean_contrast(values: Matrix, positives: Mask, negatives: Mask, group: Proce
     return mean_over_ranks(means, positives.any(dim=1), group)
 
 
+def contrast(
+    positive: Float[Tensor, "rows"], values: Matrix, negatives: Mask
+) -> Float[Tensor, "rows"]:
+    """Cross-entropy of one positive a row against its negatives; 0 for a row without any."""
+    others = only(values, negatives).logsumexp(dim=1)
+    return torch.logaddexp(positive, others) - positive
+
+
 def true_contrast(values: Matrix, truth: Mask, computed: Mask, group: ProcessGroup) -> Loss:
     """`mean_contrast` of the scored true entries of each row against its scored false ones."""
     return mean_contrast(values, truth & computed, ~truth & computed, group)
