@@ -200,15 +200,18 @@ def test_two_ranks_train_as_one_process(adapter, family, tmp_path):
     arguments = adapter, model, corpus, tmp_path
     for rank in run_ranks(2, tmp_path / "ranks", distributed, *arguments):
         assert rank[0] == names
-        for numbers, wanted in zip(rank[1], losses, strict=True):
-            assert numbers == pytest.approx(wanted, rel=1e-4, abs=1e-6)
-        for mine, theirs in zip([*rank[2], rank[3]], [*gradients, weights], strict=True):
-            assert mine.keys() == theirs.keys()
-            for name, value in theirs.items():
-                close = 1e-4 * float(value.abs().max()) + 1e-6
-                torch.testing.assert_close(
-                    mine[name], value, rtol=0, atol=close, msg=lambda s, n=name: f"{n}: {s}"
-                )
+        assert_close(rank[1:], (losses, gradients, weights))
+
+
+def assert_close(rank, one, relative=1e-4, absolute=1e-6):
+    """Losses, gradients and weights of a rank are those of one process, but for rounding."""
+    for numbers, wanted in zip(rank[0], one[0], strict=True):
+        assert numbers == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+    for mine, theirs in zip([*rank[1], rank[2]], [*one[1], one[2]], strict=True):
+        assert mine.keys() == theirs.keys()
+        for name, value in theirs.items():
+            close = relative * float(value.abs().max()) + absolute
+            torch.testing.assert_close(mine[name], value, rtol=0, atol=close, msg=name)
 
 
 def distributed(rank, *arguments):
