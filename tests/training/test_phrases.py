@@ -57,14 +57,6 @@ def test_a_batch_without_a_phrase_scores_none(family):
     assert rows.phrases.values.shape == (len(made.image_ids), 0)
 
 
-def test_objectives_that_ask_for_no_phrases_get_none():
-    backbone = Toy()
-    rows = share(TrainingScores(backbone, Tune(), AllPairs(), {"embedded"}), BATCH).rows
-    assert rows.phrases is None
-    assert rows.values.shape == BATCH.targets.truth.shape
-    assert backbone.texts == [list(BATCH.texts)]
-
-
 def data(shards, phrases):
     sets = [ShardSet(str(shards))]
     return ShardDataModule(sets, 4, val=sets, phrases=phrases)
