@@ -99,7 +99,7 @@ def test_a_page_without_numbers_says_why_and_names_keep_their_dots(board):
     run = board(clip=(1, 1, 1)).runs[0]
     failed = replace(run, results=(), not_run=(("one", "no words"),))
     alone = Board([MeasuredModel(failed, None)])
-    assert "1 models on 0 benchmarks" in alone.html()
+    assert "1 model on 0 benchmarks" in alone.html()
     assert alone.markdown().endswith("\n## Not run\n\n- one: no words\n")
     of_two = [MeasuredModel(failed, None), MeasuredModel(replace(run, name="probe"), None)]
     for text in (Board(of_two).html(), Board(of_two).markdown()):
