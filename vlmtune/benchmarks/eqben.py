@@ -248,9 +248,10 @@ class EqBen(Paired):
     def more_metrics(
         self, wins: Wins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
-        parts = torch.tensor([PARTS.index(group) for group in groups])
+        by_part = _by_part(groups)
+        parts = by_part.members
         # A part that is not there has no weight: the others then make the whole average.
-        weights = _weights(groups)[parts.unique()]
+        weights = by_part.present_weights()
         chance = sum(CHANCES) / len(CHANCES)
         credit = self.outcomes(wins)
         metrics = {"average": macro_mean(credit, parts, clusters, chance, weights)}
@@ -271,18 +272,16 @@ class EqBen(Paired):
 
     @override
     def weighted_groups(self, groups: Sequence[str]) -> ItemGroups | None:
-        parts = torch.tensor([PARTS.index(group) for group in groups])
-        if len(parts.unique()) == 1:
-            return None
-        return ItemGroups(parts, _weights(groups))
+        return _by_part(groups) if len(set(groups)) > 1 else None
 
 
-def _weights(groups: Sequence[str]) -> Float[Tensor, "parts"]:
-    """The weight of each of `PARTS`; the parts of Kubric that are there stand for all of it."""
+def _by_part(groups: Sequence[str]) -> ItemGroups:
+    """The part of each item; the parts of Kubric that are there stand for all of it."""
     weights = dict(WEIGHTS)
     kubric = [part for part in set(groups) if part.startswith(KUBRIC)]
-    if kubric:
-        for part in PARTS:
-            if part.startswith(KUBRIC):
-                weights[part] = 1 / len(kubric)
-    return torch.tensor(list(weights.values()), dtype=torch.float64)
+    for part in PARTS:
+        if kubric and part.startswith(KUBRIC):
+            weights[part] = 1 / len(kubric)
+    members = [PARTS.index(group) for group in groups]
+    by_number = torch.tensor(list(weights.values()), dtype=torch.float64)
+    return ItemGroups(torch.tensor(members), by_number)
