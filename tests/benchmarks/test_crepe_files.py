@@ -3,7 +3,6 @@ import pytest
 from tests.benchmarks.json_files import touch
 from tests.refusals import refused
 from vlmtune.benchmarks.crepe_files import read_regions, read_texts
-from vlmtune.benchmarks.files import check_chosen
 
 HEADER = "image_id,caption,x,y,width,height,negs"
 ROW = "13,computer on floor,237.0,391.0,402.0,208.0,\"['a', 'b']\""
@@ -49,10 +48,3 @@ def test_rows_with_images_in_either_folder(tmp_path):
 def test_malformed(tmp_path, content, message):
     with refused(message):
         read(tmp_path, content)
-
-
-def test_chosen():
-    check_chosen("kinds", ["a"], ("a", "b"))
-    for wrong in ([], ["c"], ["a", "a"]):
-        with refused("kinds of a, b, each once"):
-            check_chosen("kinds", wrong, ("a", "b"))

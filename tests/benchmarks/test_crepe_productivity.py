@@ -114,11 +114,7 @@ def test_with_one_negative_chance_is_a_half(tmp_path, convention, seed):
     assert (chosen == [candidates[:2] for candidates in every]) == (seed is None)
 
 
-def test_errors(tmp_path):
-    CrepeProductivity.fixture(tmp_path)
-    for wrong in ({"types": ["atoms"]}, {"complexities": [3]}, {"complexities": []}):
-        with refused("each once"):
-            CrepeProductivity(str(tmp_path), str(tmp_path), **wrong)
+def test_a_missing_file_is_named(tmp_path):
     whole = CrepeProductivity(str(tmp_path), str(tmp_path), ["negate"], complexities=None)
     with refused(r"negate_all\.csv.*run `vlmtune download crepe`"):
         whole.load()

@@ -1,9 +1,11 @@
+import statistics
+
 import pytest
 import torch
 
 from tests.benchmarks.json_files import touch
 from tests.benchmarks.json_files import write as write_json
-from tests.benchmarks.models import check, fixed, share
+from tests.benchmarks.models import check, fixed, mean, share
 from tests.refusals import refused
 from vlmtune.benchmarks.retrieval import Retrieval, read_split
 
@@ -40,33 +42,15 @@ def test_reads_one_split_with_folders_and_blanks_collapsed(tmp_path):
     assert read_split(path, "test") == [("val2014/0.jpg", ("a dog", "b")), ("1.jpg", ("a",))]
 
 
-def test_the_worked_example(tmp_path):
-    captions = [[f"{i}{j}" for j in range(n)] for i, n in enumerate((3, 2, 2))]
-    values = torch.tensor(
-        [
-            [0.9, 0.2, 0.4, 0.5, 0.1, 0.3, 0.0],
-            [0.6, 0.7, 0.1, 0.65, 0.2, 0.05, 0.3],
-            [0.3, 0.1, 0.8, 0.2, 0.55, 0.5, 0.45],
-        ]
-    )
-    for convention in ("strict", "reference"):
-        benchmark = write(tmp_path, captions, convention=convention)
-        expected = {  # recall at 1, 5 and the median rank, with n and chance
-            "image_to_text": ((1 / 3, 3, (3 + 2 + 2) / 7 / 3), (1.0,), (2.0,)),
-            "text_to_image": ((4 / 7, 7, 1 / 3), (1.0,), (1.0,)),
-        }
-        result = benchmark.run(fixed(values))
-        for side, numbers in expected.items():
-            names = (f"{side}_{kind}" for kind in ("recall@1", "recall@5", "median_rank"))
-            check(result, dict(zip(names, numbers, strict=True)))
-        check(result, {"mean_recall": ((1 / 3 + 4 / 7 + 4) / 6,)})
-
-
 def naive(values, captions, columns, ties):
-    """Recalls by sorting lists: {(side, k): [hit of each query]}; captions are (image, column)."""
+    """By side the rank of each query's best true partner, and what is true by chance at rank 1.
+
+    Lists are sorted; `captions` are (image, column).
+    """
     candidates = sorted(set(columns)) if ties == "wrong" else list(range(len(columns)))
     image_of = {c: {i for i, d in captions if d == c} for c in set(columns)}
-    hits = {(side, k): [] for side in ("image_to_text", "text_to_image") for k in CUTS}
+    ranks = {"image_to_text": [], "text_to_image": []}
+    chances = {side: [] for side in ranks}
     for image, row in enumerate(values.tolist()):
         if ties == "wrong":
             own = {c for i, c in captions if i == image}
@@ -74,16 +58,16 @@ def naive(values, captions, columns, ties):
         else:
             own = {p for p, (i, _) in enumerate(captions) if i == image}
             order = sorted(candidates, key=lambda p: (-row[columns[p]], p))
-        for k in CUTS:
-            hits["image_to_text", k].append(bool(own & set(order[:k])))
+        ranks["image_to_text"].append(1 + min(map(order.index, own)))
+        chances["image_to_text"].append(len(own) / len(candidates))
     for image, column in captions:
         own = image_of[column] if ties == "wrong" else {image}
         score = values[:, column].tolist()
         places = [(-x, i in own if ties == "wrong" else i, i) for i, x in enumerate(score)]
         order = [i for _, _, i in sorted(places)]
-        for k in CUTS:
-            hits["text_to_image", k].append(bool(own & set(order[:k])))
-    return hits
+        ranks["text_to_image"].append(1 + min(map(order.index, own)))
+        chances["text_to_image"].append(len(own) / len(score))
+    return ranks, chances
 
 
 @pytest.mark.parametrize("convention", ["strict", "reference"])
@@ -100,11 +84,20 @@ def test_against_sorting(tmp_path, convention, seed):
     captions = [(i, texts.index(raw)) for i, row in enumerate(kept) for raw in row]
     values = values_for(benchmark, seed, values=9)
     ties = "wrong" if convention == "strict" else "first"
-    hits = naive(values, captions, [c for _, c in captions], ties)
+    ranks, chances = naive(values, captions, [c for _, c in captions], ties)
     result = benchmark.run(fixed(values))
-    check(result, {f"{side}_recall@{k}": share(own) for (side, k), own in hits.items()})
+    recalls = {}
+    for side, own in ranks.items():
+        for k in CUTS:
+            recalls[f"{side}_recall@{k}"] = share([rank <= k for rank in own])
+        median = statistics.median(own)
+        median = median if convention == "strict" else median // 1
+        check(result, {f"{side}_median_rank": (median, len(own))})
+        chance = mean(chances[side])
+        assert result.metrics[f"{side}_recall@1"].chance == pytest.approx(chance)
+    check(result, recalls | {"mean_recall": (mean(value for value, _ in recalls.values()), 6)})
     assert result.convention == convention
-    assert result.outcomes == tuple(map(float, hits["text_to_image", 1]))
+    assert result.outcomes == tuple(float(rank == 1) for rank in ranks["text_to_image"])
     assert result.clusters == tuple(i for i, _ in captions)
 
 

@@ -163,11 +163,3 @@ def test_folders_by_piece_are_searched_in_turn(tmp_path):
         Valse(str(tmp_path), {"plurals": [str(one), str(two)]}, ["plurals"]).load()
     with refused(r"2 are missing, first 'plurals/0.png"):
         Valse(str(tmp_path), {"relations": str(one)}, ["plurals"]).load()
-
-
-def test_a_file_without_rows_and_an_unknown_piece_are_refused(tmp_path):
-    (tmp_path / "plurals.json").write_text("{}")
-    with refused("expected items in the files of valse, got none"):
-        Valse(str(tmp_path), str(tmp_path), ["plurals"]).load()
-    with refused(r"pieces of .* got \['singulars'\]"):
-        Valse("x", "y", ["singulars"])

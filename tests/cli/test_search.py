@@ -113,17 +113,11 @@ def test_a_model_that_has_moved_is_named(model_folder, photos, tmp_path, capsys)
     assert run_command(capsys, [*search, *moved, "--model", "renamed"])[:2] == (0, found)
 
 
-def test_mistakes_are_one_line(model_folder, other_folder, photos, capsys):
-    index = ("index", photos, "--out", "index", "--device", "cpu", "--model")
-    assert run_command(capsys, [*index, model_folder])[0] == 0
-    search = ("search", "index", "green", "--device", "cpu")
+def test_mistakes_are_one_line(photos, capsys):
     for words, reason in (
-        ((*index, other_folder), "with other weights or preprocessing: use that model"),
-        ((*search, "--model", other_folder), "name that model, or build the index again"),
-        ((*search, "--top", 0), "--top: expected 1 or more, got 0"),
+        (("search", "index", "green", "--top", 0), "--top: expected 1 or more, got 0"),
         (("search", photos, "green"), "index.json, got no such file"),
         (("search", "index"), "expected captions, or images after --like"),
         (("index", photos, "--out", "x"), "required: --model"),
     ):
         (_,) = command_refused(capsys, words, reason)
-    assert run_command(capsys, [*search, "--model", model_folder])[0] == 0

@@ -80,6 +80,18 @@ def test_a_limit_is_at_least_1_and_a_convention_an_option_where_it_changes_somet
             instantiate(spec, Benchmark)
 
 
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_names_that_an_option_lists_are_known_and_given_once(config):
+    made = _made(config)
+    for option, known in made.subsets_of.items():
+        unknown = known[-1] * 2
+        for wrong in ([], [unknown], [known[0], known[0]]):
+            spec = made.spec()
+            spec["init_args"][option] = wrong
+            with refused(f"{option} of .*, each once, got"):
+                instantiate(spec, Benchmark)
+
+
 def test_states_what_it_is(benchmark):
     result = run(benchmark, benchmark.items.truth.double())
     assert result.benchmark == benchmark.name

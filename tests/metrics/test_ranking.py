@@ -18,13 +18,6 @@ def test_ranks_agree_with_counting():
     assert ranking.true_ranks(scores, one_hot(true, 6) > 0).tolist() == expected
 
 
-@pytest.mark.parametrize("candidates", [2, 6, 17, 1000])
-def test_constant_scorer_ranks_last(candidates):
-    ranks = ranking.true_ranks(torch.zeros(1, candidates), torch.arange(candidates)[None] == 0)
-    assert ranks.tolist() == [candidates]
-    assert not ranking.recall_at(ranks, candidates - 1).any()
-
-
 def test_the_best_true_candidate_counts_and_padding_is_none():
     scores = torch.tensor([[0.2, 0.1, -torch.inf]])
     assert ranking.true_ranks(scores, torch.tensor([[False, True, False]])).tolist() == [2]
