@@ -26,7 +26,7 @@ from vlmtune.benchmarks.rules.paired import Paired, PairedItem, PairedItems
 from vlmtune.cli.plugins import make_benchmarks
 from vlmtune.data.images import read
 from vlmtune.errors import UserError
-from vlmtune.metrics.intervals import wilson_proportion
+from vlmtune.metrics.cluster_robust import cluster_robust_mean
 from vlmtune.model.resolving import device_of_this_machine
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.storage.files import write_text
@@ -85,8 +85,12 @@ def table(items: Sequence[PairedItem], odds: Float[Tensor, "n 2"]) -> str:
     for part in ("", *dict.fromkeys(item.group for item in items if item.group)):
         rows = torch.tensor([not part or item.group == part for item in items])
         values = zip(right(odds), CHANCES, strict=True)
-        cells = [_cell(wilson_proportion(wins[rows], chance)) for wins, chance in values]
-        lines.append(f"| {part or 'all'} | {int(rows.sum())} | {' | '.join(cells)} |")
+        n = int(rows.sum())
+        cells = []
+        for wins, chance in values:
+            accuracy = cluster_robust_mean(wins[rows].double(), torch.arange(n), chance)
+            cells.append(_cell(accuracy))
+        lines.append(f"| {part or 'all'} | {n} | {' | '.join(cells)} |")
     chances = " | ".join(f"{100 * x:.1f}" for x in CHANCES)
     return "\n".join([*lines, f"| *chance* | | {chances} |"]) + "\n"
 

@@ -7,7 +7,6 @@ from .cluster_robust import cluster_robust_mean as cluster_robust_mean
 from .intervals import bootstrap_interval as bootstrap_interval
 from .intervals import bootstrap_mean as bootstrap_mean
 from .intervals import wilson_interval as wilson_interval
-from .intervals import wilson_proportion as wilson_proportion
 from .multiple_choice import choice_credit as choice_credit
 from .multiple_choice import choice_ranks as choice_ranks
 from .paired_accuracy import image_correct as image_correct

@@ -3,13 +3,13 @@
 In: outcomes of items that share nothing. Out: means with intervals. Never: a change of the global
 random state.
 
-Use `cluster_robust` for items that share images or captions.
+`cluster_robust_mean` has Wilson's interval, wider where items share images or captions.
 """
 
 import math
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from vlmtune.metrics.cluster_variance import finite
@@ -41,19 +41,6 @@ def wilson_interval(p: float, n: float | int) -> tuple[float, float]:
     low = 0.0 if p == 0 else (centre - half) / scale
     high = 1.0 if p == 1 else (centre + half) / scale
     return low, high
-
-
-def wilson_proportion(correct: Bool[Tensor, "n"], chance: float | None = None) -> MetricValue:
-    """The fraction of correct items with Wilson's interval.
-
-    Example:
-        >>> wilson_proportion(torch.tensor([True, False, False, False]), chance=0.25).value
-        0.25
-    """
-    n = len(correct)
-    p = int(correct.sum()) / n
-    low, high = wilson_interval(p, n)
-    return MetricValue(p, n, chance, low, high, clusters=n)
 
 
 def bootstrap_interval(
