@@ -58,6 +58,18 @@ def test_numbers_that_do_not_compare_have_their_own_rows(make_run, other):
     assert all(row.best == frozenset() for row in parts)
 
 
+def test_as_many_other_items_do_not_compare_and_unknown_ones_do(make_run):
+    runs = []
+    for name, digest in (("a", "x"), ("b", "y"), ("c", "x"), ("d", "")):
+        run = make_run(name)
+        first = replace(run.results[0], items_digest=digest)
+        runs.append(replace(run, results=(first,)))
+    shown = [[cell is not None for cell in row.cells] for row in rows(runs[:3])]
+    assert shown == [[True, False, True], [False, True, False]]
+    (row,) = rows([runs[0], runs[3]])
+    assert None not in row.cells
+
+
 def test_runs_have_colours_different_names_and_a_baseline(make_run):
     runs = [make_run("a"), make_run("zero", trained=0), *(make_run(f"r{i}") for i in range(8))]
     assert colours(runs)[:4] == (1, 0, 2, 3)

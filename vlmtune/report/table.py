@@ -6,6 +6,7 @@ Never: a new number.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from vlmtune.errors import UserError
@@ -14,7 +15,7 @@ from vlmtune.results.metric_value import MetricValue
 
 COLOURS = 8  # of the page; further runs repeat them
 Definition = tuple[str, str, str]  # benchmark, version and convention
-_Line = tuple[str, int]  # the name of a metric, and its number of items
+_Line = tuple[str, int, str]  # the name of a metric, the number of its items, and their digest
 Kind = Literal["compositional", "retained", "sensitivity"]
 KINDS: tuple[Kind, ...] = ("compositional", "retained")  # of benchmarks
 ORDER: tuple[Kind, ...] = (*KINDS, "sensitivity")
@@ -26,7 +27,7 @@ class Row:
     """One metric of all runs.
 
     Numbers share a row only if they compare: same benchmark, version of the definition,
-    convention, metric and number of items.
+    convention, metric and items. Where the items are not known, their number counts.
     """
 
     benchmark: str
@@ -144,13 +145,18 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
     cells: dict[Definition, dict[_Line, list[MetricValue | None]]] = {}
     primary: set[tuple[Definition, _Line]] = set()
     questions: dict[str, tuple[Kind, str]] = {}
+    digests: dict[Definition, set[str]] = {}
+    for result in chain.from_iterable(run.results for run in runs):
+        digests.setdefault(result.definition, set()).add(result.items_digest)
     for position, run in enumerate(runs):
         for result in run.results:
             questions.setdefault(result.benchmark, (result.kind, result.asks))
             lines = cells.setdefault(result.definition, {})
+            # Numbers over other items do not compare, so they get another row.
+            known = digests[result.definition] - {""}
+            digest = result.items_digest if len(known) > 1 else ""
             for name, metric in result.metrics.items():
-                # Numbers over other items do not compare, so they get another row.
-                line = (name, metric.n)
+                line = (name, metric.n, digest)
                 row = lines.setdefault(line, [None] * len(runs))
                 row[position] = metric
                 if name == result.primary:
@@ -168,7 +174,7 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
         benchmark, version, convention = definition
         kind, _ = questions[benchmark]
         for line, of_runs in cells[definition].items():
-            metric, _ = line
+            metric, *_ = line
             table_row = Row(
                 benchmark=benchmark,
                 version=version,
