@@ -62,6 +62,12 @@ def test_any_callback_can_be_reached(parsed, item):
     assert last["init_args"]["decay"] == 0.9
 
 
+def test_a_callback_with_an_enum_as_a_default_is_added(parsed):
+    config = parsed("--trainer.callbacks+", "pytorch_lightning.callbacks.Timer")
+    timer = config["trainer"]["callbacks"][-1]
+    assert timer["init_args"]["interval"] == "step"
+
+
 def test_any_benchmark_can_be_reached(parsed):
     key = "--trainer.callbacks.BenchmarkCallback.benchmarks"
     config = parsed(f"{key}.unseen.limit", "7", f"{key}.0.limit", "3")

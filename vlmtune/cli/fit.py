@@ -4,6 +4,7 @@ In: configs and arguments. Out: a run's folder. Never: a step; Lightning and `tr
 """
 
 import argparse
+import enum
 import logging
 import os
 import shlex
@@ -57,6 +58,11 @@ from vlmtune.training.run_log import Origin
 from vlmtune.training.run_monitor import RunMonitor
 from vlmtune.training.signals import Stopped
 from vlmtune.training.wandb_runs import WandbRuns, continue_runs, name_runs, wandb_loggers
+
+# Lightning has enums as defaults, such as the interval of `Timer`, and configs are saved as YAML.
+yaml.SafeDumper.add_multi_representer(
+    enum.Enum, lambda dumper, member: dumper.represent_data(member.value)
+)
 
 # Warnings of Lightning and torch that a user cannot act on, or has chosen.
 NOISE = (
