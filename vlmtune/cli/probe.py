@@ -39,8 +39,8 @@ def run(options: argparse.Namespace) -> None:
     """Writes the report of all probes into `options.out`, or sheets into `options.pictures`."""
     if options.pictures is None and None in (options.model, options.out):
         raise UserError(
-            "expected --model and --out, or only --pictures, got neither in full: add what is missing "
-            "(see `vlmtune probe --help`)"
+            "expected --model and --out, or only --pictures, got neither in full: add what is "
+            "missing (see `vlmtune probe --help`)"
         )
     styles = None if options.styles is None else load_styles(options.styles, STYLES)
     tasks = [TASKS[name](styles) for name in dict.fromkeys(options.transformations)]
