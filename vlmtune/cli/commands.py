@@ -40,7 +40,7 @@ QUICKSTART_SUMMARY = "run the whole pipeline once on a laptop CPU: render, train
 EXPORT_SUMMARY = "export the trained weights of a checkpoint to a small, loadable folder"
 TRAINING = {
     "fit": "train an adapter",
-    "validate": "measure a checkpoint on the validation sets",
+    "validate": "measure a checkpoint on the validation sets and benchmarks of its config",
     "test": "measure a checkpoint on the benchmarks of its config",
 }
 TRAINING_HELP = """\
@@ -84,7 +84,7 @@ ARCHITECTURE = """the open_clip name of the architecture, if --model is a weight
 .bin, .safetensors); for weights fine-tuned from OpenAI's the name ends in -quickgelu"""
 PACKAGES = """packages besides vlmtune from which an export or a checkpoint may import classes"""
 RUNS = """report.json or its folder, or another tool's items (.jsonl, .csv, .parquet); the first is
-the baseline of the comparison; or the folder of one sweep, for a table of its trials"""
+the baseline of the comparison; or a folder of a sweep or a comparison, for a table of its trials"""
 BENCHMARKS = """stems of configs/plugins/benchmarks, sources of `vlmtune download --list`, YAMLs
 with one benchmark or a list, or your own tables (csv, tsv, jsonl, parquet), whose options are
 --table.images DIR for the folder of the images, --table.columns.caption NAME for the column of
@@ -92,7 +92,7 @@ captions, ...; paths in them are relative to the working directory"""
 IMAGE_SIZE = """make the export read images at this size, for pictures with small objects; position
 embeddings are interpolated, which is an error if they were trained"""
 DEVICE = "cpu, cuda, ...; the accelerator by default"
-BATCH_SIZE = "images that an accelerator encodes at once (%(default)s); a CPU encodes 32"
+BATCH_SIZE = "images or captions encoded at once (%(default)s); a CPU encodes 32 images"
 TEXT_ONLY = """also measure three scores that see no image: an n-gram model of these captions
 (shards, or a text file with one caption a line), the caption with the fewest words, and the model's
 scores averaged over up to 64 images"""
@@ -120,8 +120,8 @@ DOWNLOAD = """\
 Files go to where the plug-ins of configs/plugins look for them. Existing files are not downloaded
 again, and an interrupted download resumes. Licences are recorded in licences.json beside the
 data."""
-DOWNLOADED = """a source in the list, or a benchmark or corpus, to download only the files that it
-reads"""
+DOWNLOADED = """a source in the list, weights such as negclip, or a benchmark or corpus, to download
+only the files that it reads"""
 DATA_ROOT = """folder for the data (data); set the environment variable VLMTUNE_DATA to the same
 folder, so that all commands look there"""
 FROM = """use files that you downloaded into this folder; they are checked and put in place"""
@@ -256,7 +256,6 @@ def command_parser() -> argparse.ArgumentParser:
 
     add = command("download", "download data sets and weights", DOWNLOAD)
     add("names", nargs="*", metavar="NAME", help=DOWNLOADED)
-    add("--weights", nargs="+", default=[], metavar="NAME", help="published weights: negclip, ...")
     add("--list", action="store_true", help="list all sources, and what you already have")
     add("--data-root", **path, metavar="DIR", help=DATA_ROOT)
     add("--whole", action="store_true", help="download whole archives, not single images")

@@ -41,7 +41,7 @@ class Model:
         adapter: The adapter, attached to it and loaded.
         provenance: Where the weights come from, as far as the export or checkpoint records it: a
             mapping with `data`, `config`, `seed` and `seconds` of the training, and more.
-        batch_size: Images, or captions, encoded at a time.
+        batch_size: Images or captions encoded at a time; a CPU encodes 32 images.
     """
 
     def __init__(
