@@ -12,11 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from annotated_types import Gt, Le
+from pydantic import NonNegativeInt, PositiveInt
 from typing_extensions import override
 
 from data_builders.measured_images import MeasuredImages, measured_checksums
-from data_builders.shard_builder import Fraction, Record, ShardBuilder, image_group, record_keys
+from data_builders.shard_builder import Record, ShardBuilder, image_group, record_keys
 from data_builders.shard_files import all_named, listed_image, summed
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json, reading
@@ -50,7 +51,7 @@ class ClassFoldersBuilder(ShardBuilder):
     """
 
     def __init__(self, path: Path, templates: Sequence[str] = ("a photo of a {}.",),
-                 classes: Path | None = None, fraction: Annotated[Fraction, Field(gt=0)] = 1.0,
+                 classes: Path | None = None, fraction: Annotated[float, Gt(0), Le(1)] = 1.0,
                  negatives: NonNegativeInt = 4,
                  measured: Sequence[Path] = (), seed: int = 0,
                  records_per_shard: PositiveInt = 1000) -> None:  # fmt: skip

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, PositiveInt
+from annotated_types import Gt, Le
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from data_builders.corpora.annotations import AnnotatedObject, SceneReader
@@ -49,7 +50,7 @@ class DescriptionsBuilder(AnnotatedBuilder, ShardBuilder):
 
     def __init__(self, annotations: SceneReader, exclude: Path | None = None,
                  measured: Sequence[Path] = (), captions: PositiveInt = 5, density: Fraction = 1.0,
-                 completeness: Annotated[Fraction, Field(gt=0)] = 1.0, salient: bool = False,
+                 completeness: Annotated[float, Gt(0), Le(1)] = 1.0, salient: bool = False,
                  twins: bool = False, seed: int = 0,
                  records_per_shard: PositiveInt = 1000) -> None:  # fmt: skip
         super().__init__(records_per_shard)

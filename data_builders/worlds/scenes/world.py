@@ -80,8 +80,12 @@ class ScenesBuilder(Builder):
         seed: Seed of the world; the same arguments give the same bytes.
         min_objects: Fewest objects in a scene (two in Cola's multi-object items).
         max_objects: Most objects in a scene.
-        shapes: Shapes to use; likewise `colors`, `materials`, `textures`, `sizes`, `floors`.
-            Training captions do not name a material, texture or size that all objects have.
+        shapes: Shapes of the objects.
+        colors: Their colours.
+        materials: Their materials; training captions do not name one that all objects have.
+        textures: Their textures, likewise.
+        sizes: Their sizes, likewise.
+        floors: What scenes stand on.
         stack: Probability that a small object is placed on top of a free one.
         min_visible: Smallest fraction of the image that each object must cover.
         unseen: Compositions to hold out of training, as rectangles (colors, shapes), or "A" or "B"

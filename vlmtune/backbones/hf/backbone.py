@@ -42,6 +42,8 @@ class HFBackbone(Backbone):
         image_size: Height and width of images in pixels, of ViLT's the shorter side; None for those
             of the checkpoint. Positions of patches are interpolated once, so fine-tune the model
             before you use it.
+        peft: Folder or hub id of a PEFT adapter such as LoRA, whose updates are merged into the
+            weights.
 
     Attributes:
         kind: Class of the module.
