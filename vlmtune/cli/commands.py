@@ -157,7 +157,7 @@ FORMAT = """sentence-transformers or onnx: what --merged writes, instead of a ch
 model's own library; onnx also supports adapters with weights of their own, if they embed images and
 texts; peft: what --out writes for LoRA, for PeftModel.from_pretrained"""
 VECTORS = """turn grounded words into a dual encoder (one vector per image and per caption), with
-this weight of the frozen score: 1 binds best, 3 forgets least"""
+this weight of the frozen score: 1 binds more, 2 forgets less"""
 DIRECTIONS = """shorten the vectors of --vectors to the frozen embedding and K numbers, in the K
 directions in which --images differ most"""
 MTEB = "also write the result files of mteb, for Winoground, SugarCrepe and ARO"

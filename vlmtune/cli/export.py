@@ -188,7 +188,7 @@ def _check_options(options: argparse.Namespace) -> None:
         ),
         (
             options.vectors is not None and not 0 <= options.vectors < math.inf,
-            f"expected a weight of at least 0 with --vectors, got {options.vectors}: use 1 to 3",
+            f"expected a weight of at least 0 with --vectors, got {options.vectors}: use 1 or 2",
         ),
         (
             (options.directions is None) != (options.images is None)
