@@ -387,7 +387,7 @@ def test_an_unknown_name_is_one_line(name, advice):
 
 def test_published_weights_have_a_short_name(capsys):
     declare("weights_mine", terms="Ask first.", steps=["Ask."])
-    assert main(["download", "mine", "negclip", "--dry-run"]) == 0
+    assert main(["download", "mine", "--weights", "negclip", "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "weights_mine: nothing to download" in shown
     assert "weights_negclip: 1 file" in shown

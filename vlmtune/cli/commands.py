@@ -256,6 +256,7 @@ def command_parser() -> argparse.ArgumentParser:
 
     add = command("download", "download data sets and weights", DOWNLOAD)
     add("names", nargs="*", metavar="NAME", help=DOWNLOADED)
+    add("--weights", nargs="+", default=[], metavar="NAME", help="published weights: negclip, ...")
     add("--list", action="store_true", help="list all sources, and what you already have")
     add("--data-root", **path, metavar="DIR", help=DATA_ROOT)
     add("--whole", action="store_true", help="download whole archives, not single images")

@@ -17,16 +17,17 @@ from vlmtune.sources.order import Order, orders
 
 
 def run(options: argparse.Namespace) -> None:
-    """Downloads `options.names`, or shows what is or would come."""
+    """Downloads `options.names` and `options.weights`, or shows what is or would come."""
     if options.data_root is not None:
         os.environ[DATA] = str(options.data_root)
     root = data_root()
     if options.list:
         print("\n".join(list_lines(Ledger(root))))
         return
-    if not options.names:
+    names = [*options.names, *options.weights]
+    if not names:
         raise UserError("expected names to download, got none: `vlmtune download --list` shows all")
-    wanted = orders(options.names, options.whole)
+    wanted = orders(names, options.whole)
     print("\n".join(plan_lines(wanted, Ledger(root))))
     if options.dry_run:
         return
