@@ -2,7 +2,7 @@ import open_clip
 import pytest
 import torch
 from PIL import Image
-from transformers import AutoImageProcessor, CLIPModel, CLIPTokenizer
+from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel, CLIPTokenizer
 
 from tests.backbones.hf_models import TEXTS, edit, write_clip
 from tests.refusals import refused
@@ -25,6 +25,15 @@ def test_old_configs_of_the_end_id_and_names_of_openai(path, tmp_path):
         HFCLIP(str(write_clip(tmp_path / "openai-clip", act="gelu")))
     HFCLIP(str(write_clip(tmp_path / "openai-right")))
     HFCLIP(str(write_clip(tmp_path / "other", act="gelu")))
+
+
+def test_a_caption_that_spells_out_the_end_token_ends_there(path):
+    backbone = HFCLIP(str(path))
+    texts = ["a red cube <end> left of the dog", "dog"]
+    inputs = AutoTokenizer.from_pretrained(path)(texts, padding=True, return_tensors="pt")
+    want = CLIPModel.from_pretrained(path).get_text_features(**inputs)
+    got = backbone.encode_text(texts, FeatureSpec("pooled")).values
+    torch.testing.assert_close(got, want.pooler_output)
 
 
 def test_the_librarys_own_byte_pair_tokenizer(path):

@@ -4,6 +4,7 @@ In: images and captions. Out: embeddings, tokens and states.
 Never: OpenAI's weights with an activation that they were not trained with.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -15,9 +16,10 @@ from typing_extensions import override
 from vlmtune.backbones.hf.backbone import HFDualEncoder
 from vlmtune.backbones.hf.loading import Loaded
 from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower, HFTokenizer, vision_tower
-from vlmtune.backbones.staging import last_real
+from vlmtune.backbones.staging import embed_words, last_real
 from vlmtune.backbones.weight_checks import named_openai
 from vlmtune.errors import UserError
+from vlmtune.types import Tokens
 
 
 class HFCLIP(HFDualEncoder):
@@ -65,7 +67,16 @@ class HFCLIP(HFDualEncoder):
 
 
 class CLIPTextTower(HFTextTower):
-    """Attention is causal, so padding is cut; the end token is pooled."""
+    """Attention is causal, so padding is cut; the first end token is pooled."""
+
+    @override
+    def words(self, texts: Sequence[str]) -> Tokens:
+        ids, mask = self.tokenizer(texts)
+        # A caption may spell out the end token; what follows is no part of it.
+        last = mask.sum(dim=1, keepdim=True) - 1
+        is_end = ids == ids.gather(1, last)
+        ends_before = is_end.cumsum(dim=1) - is_end.int()
+        return embed_words(self.embedding, ids, mask & (ends_before == 0))
 
     @override
     def attention(self, mask: Bool[Tensor, "n t"]) -> dict[str, Any]:
