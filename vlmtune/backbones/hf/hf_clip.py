@@ -72,7 +72,7 @@ class CLIPTextTower(HFTextTower):
     @override
     def words(self, texts: Sequence[str]) -> Tokens:
         ids, mask = self.tokenizer(texts)
-        # A caption may spell out the end token; what follows is no part of it.
+        # A caption may spell out the end token, and ends there.
         last = mask.sum(dim=1, keepdim=True) - 1
         is_end = ids == ids.gather(1, last)
         ends_before = is_end.cumsum(dim=1) - is_end.int()
