@@ -11,6 +11,7 @@ from pydantic import PositiveInt
 from typing_extensions import TypedDict, override
 
 from data_builders.corpora.annotations import inside, parse_json
+from data_builders.left_out import Line
 from data_builders.measured_images import MeasuredImages, measured_checksums
 from data_builders.shard_builder import Record, ShardBuilder, image_group, record_keys
 from data_builders.shard_files import all_named
@@ -112,7 +113,7 @@ class KarpathyBuilder(ShardBuilder):
             if digest is None and (measured.files or not self.exists(path)):
                 continue
             if not captions:
-                self.counts["skipped: no caption"] += 1
+                self.left_out.add(Line(str(path), "no caption", unusable=False))
                 continue
             self.counts["captions"] += len(captions)
             yield image_group(file, dict.fromkeys(captions, True), key=keys[file]), [path]

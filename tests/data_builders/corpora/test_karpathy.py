@@ -41,6 +41,7 @@ def test_equal_captions_of_an_image_are_one_and_unknown_splits_refused(tmp_path)
     assert all(group.truth.all() for group in groups)
     assert groups[0].text_ids[1] == groups[1].text_ids[0]
     assert builder.counts == {"captions": 3, "skipped: no caption": 1}
+    assert [line.text() for line in builder.left_out.lines] == [f"{tmp_path}/4.jpg: no caption"]
     path = dataset(tmp_path, [image("1.jpg", "train", "x")])
     with refused(r"expected splits out of \['train'\].*'trian'"):
         list(KarpathyBuilder(path, tmp_path, ["trian"]).records())
