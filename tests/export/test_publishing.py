@@ -117,8 +117,10 @@ def test_nothing_is_uploaded_unless_asked_or_where_options_do_not_fit(api, expor
     assert "license" not in (tmp_path / "mine/README.md").read_text().split("---")[1]
     with refused("repository owner/name to push to, got 'mine'"):
         run_command([*export, "--push-to-hub", "mine"])
-    with refused("expected --out FOLDER with --push-to-hub"):
+    with refused("expected --out FOLDER with .*--push-to-hub"):
         run_command([*export[:2], "--push-to-hub", "someone/mine"])
+    with refused("expected --out FOLDER with --report, .* got none: add it, or leave these out"):
+        run_command([*export[:2], "--merged", "merged", "--report", "report.json"])
 
 
 def test_a_refusal_of_the_hub_is_one_line(export, monkeypatch):

@@ -154,8 +154,10 @@ def _check_options(options: argparse.Namespace) -> None:
             "not a checkpoint of `vlmtune fit`: add one, and leave out --alpha and --alphas",
         ),
         (
-            out is None and (options.push_to_hub or options.licence or options.public),
-            "expected --out FOLDER with --push-to-hub, --licence or --public, got none: add it",
+            out is None
+            and (options.report or options.push_to_hub or options.licence or options.public),
+            "expected --out FOLDER with --report, --push-to-hub, --licence or --public, got none: "
+            "add it, or leave these out",
         ),
         (
             options.format not in (None, PEFT) and merged is None,
