@@ -5,7 +5,6 @@ result files of mteb. Never: a measurement.
 """
 
 import argparse
-import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vlmtune.config import differences
 from vlmtune.errors import UserError
 from vlmtune.report.formats import write_formats
 from vlmtune.report.html import write_report
@@ -21,12 +19,9 @@ from vlmtune.report.items_file import Items, is_items_file, items_beside, items_
 from vlmtune.report.merging import merged, same_model
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show
-from vlmtune.report.seeds import over_seeds, seeds_of
+from vlmtune.report.seeds import seeds_of
 from vlmtune.report.text_only_files import text_only_files
 from vlmtune.storage.files import all_or_none, check_outputs
-
-# Keys of a config that may differ between the seeds of a recipe.
-SEEDS = re.compile(r"seed|default_root_dir|ckpt_path|\.config\b|logger")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -71,7 +66,11 @@ def run(options: argparse.Namespace) -> None:
         loaded.append(merged(of_model))
         rows.append(items)
         first_files.append(files[group[0]])
-    runs = _by_recipe(loaded, first_files)
+    runs = list(loaded)
+    if len({run.name for run in runs}) < len(runs):
+        from vlmtune.cli.report_recipes import by_recipe  # most runs have names of their own
+
+        runs = by_recipe(loaded, first_files)
     shown = _items(runs, loaded, rows)
     runs += _text_only(runs, folders)
     with all_or_none():
@@ -148,65 +147,6 @@ def _items(
     return out
 
 
-def _by_recipe(runs: Sequence[RunReport], files: Sequence[Path]) -> list[RunReport]:
-    """The runs in order; those of one name and different seeds together."""
-    named: dict[str, list[RunReport]] = {}
-    for run in runs:
-        named.setdefault(run.name, []).append(run)
-    out: list[RunReport] = []
-    done: set[str] = set()
-    for run, file in zip(runs, files, strict=True):
-        same = named[run.name]
-        if len(same) == 1:
-            out.append(run)
-        elif not _is_recipe(same):
-            of_same = [path for path, one in zip(files, runs, strict=True) if one.name == run.name]
-            out.append(replace(run, name=_distinct_folder(file, of_same)))
-        elif run.name not in done:
-            done.add(run.name)
-            _warn_of_differences(same)
-            out.append(over_seeds(run.name, same))
-    return out
-
-
-def _is_recipe(runs: Sequence[RunReport]) -> bool:
-    """Whether the runs are trainings that have different seeds."""
-    # Two runs of one seed, or a run without one, do not repeat a training.
-    seeds = {run.provenance.seed for run in runs if not run.text_only}
-    return len(seeds) == len(runs) and None not in seeds
-
-
-def _warn_of_differences(runs: Sequence[RunReport]) -> None:
-    """Says what differs between the configs of a recipe besides seeds and folders."""
-    trainings = list(map(_training, runs))
-    first, *others = [training.get("fit", {}) for training in trainings]
-    frozen = {run.provenance.fingerprint for run in runs}
-    data = {repr(training.get("training_data")) for training in trainings}
-    for count, what in ((len(frozen), "frozen models"), (len(data), "sets of training data")):
-        if count > 1:
-            line = f"the runs called {runs[0].name!r} have {count} {what}"
-            print(f"vlmtune: warning: {line}", file=sys.stderr)
-    for other in others:
-        lines = differences(first, other, "fit", "another seed") if first and other else []
-        changed = [line for line in lines if not SEEDS.search(line.partition(" ")[0])]
-        if changed:
-            print(
-                f"vlmtune: warning: the runs called {runs[0].name!r} differ in more than seeds: "
-                f"{'; '.join(changed[:3])}",
-                file=sys.stderr,
-            )
-            return
-
-
-def _training(run: RunReport) -> dict[str, Any]:
-    """What is recorded of the training of a run, or of the model that a run evaluated."""
-    config = run.provenance.config
-    trained = config.get("training")
-    # An evaluation copies it from a checkpoint, where it may have any type.
-    inner = trained.get("config") if isinstance(trained, dict) else None
-    return inner if isinstance(inner, dict) else config
-
-
 def _text_only(runs: Sequence[RunReport], folders: Sequence[Path]) -> list[RunReport]:
     """The text-only runs of the folders; equal names with other numbers get the folder's name."""
     loaded: list[tuple[RunReport, Path]] = []
@@ -222,13 +162,13 @@ def _text_only(runs: Sequence[RunReport], folders: Sequence[Path]) -> list[RunRe
     for run, file in loaded:
         if names[run.name] > 1:
             of_same = [path for one, path in loaded if one.name == run.name]
-            folder = _distinct_folder(file, of_same)
+            folder = distinct_folder(file, of_same)
             run = replace(run, name=f"{run.name}, {folder}")
         out.append(run)
     return out
 
 
-def _distinct_folder(file: Path, files: Sequence[Path]) -> str:
+def distinct_folder(file: Path, files: Sequence[Path]) -> str:
     """The end of a file's folder that tells it from those of the other files."""
     folders = [path.resolve().parent.parts for path in files]
     parts = file.resolve().parent.parts

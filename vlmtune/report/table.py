@@ -133,7 +133,10 @@ def check_runs(runs: Sequence[RunReport]) -> None:
     names = [run.name for run in runs]
     for name in sorted(names):
         if names.count(name) > 1:
-            raise UserError(f"expected runs of different names, got {name!r} twice: rename one")
+            raise UserError(
+                f"expected runs of different names, got {name!r} twice: rename one, or leave one "
+                "out if both are the same run"
+            )
 
 
 def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
