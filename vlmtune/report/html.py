@@ -70,7 +70,8 @@ def to_html(
     scale = []
     for unit, change in largest.items():
         length = table.amount(change, unit)
-        scale.append(length.lstrip("+±"))
+        if not length.startswith("±"):  # a bar of no length has no scale
+            scale.append(length.removeprefix("+"))
     base = None if views.baseline is None else views.names[views.baseline]
     return render(
         "page.html",
