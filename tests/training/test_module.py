@@ -125,8 +125,8 @@ def test_a_resumed_run_takes_the_options_of_the_config(model_folder, shards, tmp
     assert {group["weight_decay"] for group in trainer.optimizers[0].param_groups} == {0.0, 0.2}
 
 
-@pytest.mark.parametrize("every", [2, 3])
-def test_a_validation_that_was_due_is_run_after_a_resume(model_folder, shards, tmp_path, every):
+@pytest.mark.parametrize(("every", "by_epoch"), [(2, None), (3, None), (3, 1)])
+def test_what_was_due_is_run_after_a_resume(model_folder, shards, tmp_path, every, by_epoch):
     """A run of six steps is killed behind each checkpoint; an epoch has three steps."""
 
     class Scores(Callback):
@@ -134,6 +134,10 @@ def test_a_validation_that_was_due_is_run_after_a_resume(model_folder, shards, t
 
         def __init__(self):
             self.seen = {}
+            self.epochs = {}  # the step at which each ended
+
+        def on_train_epoch_end(self, trainer, pl_module):
+            self.epochs[trainer.current_epoch] = trainer.global_step
 
         def on_validation_end(self, trainer, pl_module):
             score = float(trainer.callback_metrics["val/loss"])
@@ -141,16 +145,18 @@ def test_a_validation_that_was_due_is_run_after_a_resume(model_folder, shards, t
             assert trainer.global_step not in self.seen
             self.seen[trainer.global_step] = score, completed
 
-    options = {"val": True, "val_check_interval": every, "check_val_every_n_epoch": None}
+    options = {"val": True, "val_check_interval": every, "check_val_every_n_epoch": by_epoch}
     whole = Scores()
     fit(probe(model_folder), shards, tmp_path, callbacks=(whole,), save=True, **options)
     assert list(whole.seen) == list(range(every, 7, every))
+    assert whole.epochs == {0: 3, 1: 6}
     for step in range(1, 6):  # after the sixth step nothing is left to do
         resumed = Scores()
         path = tmp_path / f"stepstep={step}.ckpt"
         fit(probe(model_folder), shards, tmp_path, callbacks=(resumed,), resume=path, **options)
         due = {number: seen for number, seen in whole.seen.items() if number >= step}
         assert resumed.seen == due
+        assert resumed.epochs == {epoch: end for epoch, end in whole.epochs.items() if end >= step}
     # A number of training is that of the checkpoint, until the first step.
     resumed = Scores()
     watched = ModelCheckpoint(tmp_path / "best", monitor="train/loss")

@@ -56,7 +56,7 @@ def take_options(
 
 
 def run_due_validation(trainer: pl.Trainer) -> None:
-    """Runs the validation that was due at the step of the checkpoint, if any.
+    """Runs the validation and the end of an epoch that were due at the step of the checkpoint.
 
     A checkpoint of every so many steps, or of a signal, is written before the validation of its
     step. Without that validation the best checkpoint would be another one after a resume.
@@ -65,21 +65,35 @@ def run_due_validation(trainer: pl.Trainer) -> None:
     by_time = getattr(trainer, "_val_check_time_interval", None) is not None
     if not loop.restarted_on_train_batch_end or by_time:
         return
-    # At the end of an epoch Lightning has gone on to the next one already.
-    if loop.batch_progress.is_last_batch and trainer.check_val_every_n_epoch is not None:
-        return
     fetcher = trainer.fit_loop._data_fetcher
-    if fetcher is None or not loop._should_check_val_fx(fetcher):
+    if fetcher is None:
         return
-    # As Lightning's own loop does it after a batch, which is complete by then.
     progress = loop.batch_progress
+    epochs = trainer.fit_loop.epoch_progress
+    ends_epoch = progress.is_last_batch and trainer.fit_loop.restarted_mid_epoch
+    if ends_epoch:
+        # Lightning has gone on to the next epoch already.
+        for counts in (epochs.total, epochs.current):
+            counts.processed -= 1
+            counts.completed -= 1
+    # As Lightning's own loops do it after a batch, which is complete by then.
     progress.increment_completed()
-    trainer.validating = True
-    first_iteration = trainer._logger_connector._first_loop_iter
-    loop.val_loop.restarting = False
-    loop.val_loop.run()
-    trainer.training = True
-    trainer._logger_connector._first_loop_iter = first_iteration
+    if loop._should_check_val_fx(fetcher):
+        _validate(trainer)
+    if ends_epoch:
+        loop._batches_that_stepped += 1
+        trainer.fit_loop.on_advance_end()  # it counts the epoch again
+        loop._batches_that_stepped -= 1
     # Lightning counts the batch itself when its loop starts.
     for counts in (progress.total, progress.current):
         counts.completed -= 1
+
+
+def _validate(trainer: pl.Trainer) -> None:
+    trainer.validating = True
+    first_iteration = trainer._logger_connector._first_loop_iter
+    validation = trainer.fit_loop.epoch_loop.val_loop
+    validation.restarting = False
+    validation.run()
+    trainer.training = True
+    trainer._logger_connector._first_loop_iter = first_iteration
