@@ -12,6 +12,7 @@ from vlmtune.adapters import LinearProbe, LoRA, MMAdapter, ZeroShot
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives import InfoNCE, Objective, PairBCE
+from vlmtune.pairs.base import PairPolicy
 from vlmtune.pairs.mixed_pairs import MixedPairs
 from vlmtune.training.finite import finite_gradients
 
@@ -297,6 +298,34 @@ class Steep(CountsCalls):
 class Batch(Callback):
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
         self.batch = batch
+
+
+class Forgetful(Objective):
+    """Does not call the constructor of its base."""
+
+    def __init__(self) -> None:
+        self.margin = 0.1
+
+    def forward(self, scores, targets):
+        return scores.values.mean()
+
+
+class Transposed(PairPolicy):
+    def __call__(self, targets, generator, reference=None):
+        return targets.truth.T[:1]
+
+
+def test_a_wrong_plug_in_is_called_by_its_name(model_folder, shards, tmp_path):
+    with refused(r"super\(\).__init__\(weight\) in the __init__ of Forgetful, got none: call it"):
+        module(model_folder, objectives=[Forgetful()])
+    made = module(model_folder, pairs=Transposed())
+    with refused(r"torch.bool \[\d+, \d+\] from Transposed, got torch.bool \[1, \d+\]: return"):
+        fit(made, shards, tmp_path)
+
+
+def test_pairs_of_an_adapter_that_scores_all_have_no_effect(model_folder):
+    with pytest.warns(UserWarning, match="pairs have no effect: LinearProbe scores all pairs"):
+        probe(model_folder, pairs=MixedPairs())
 
 
 def test_a_loss_that_is_no_number_stops_the_run(model_folder, shards, tmp_path):

@@ -13,6 +13,7 @@ import torch
 from annotated_types import Ge, Le
 from pydantic import PositiveInt
 from pytorch_lightning import LightningModule
+from pytorch_lightning.utilities.rank_zero import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
@@ -125,6 +126,11 @@ class AdaptationModule(TrainedWeights, StopsAtSignals, ClipsGradients):
     ) -> None:
         super().__init__()
         check_needs(objectives, adapter, backbone)
+        if pairs is not None and not adapter.joint:
+            name = type(adapter).__name__
+            rank_zero_warn(
+                f"pairs have no effect: {name} scores all pairs of a batch; leave them out"
+            )
         needs = set[Need]().union(*[objective.needs for objective in objectives])
         self.backbone = backbone
         self.adapter = adapter

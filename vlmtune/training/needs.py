@@ -5,6 +5,9 @@ Never: a change of any of them.
 """
 
 from collections.abc import Collection
+from typing import Any
+
+from torch import Tensor
 
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
@@ -21,9 +24,14 @@ def check_needs(objectives: Collection[Objective], adapter: Adapter, backbone: B
     if not objectives:
         raise UserError("expected at least one objective, got none: list one under `objectives`")
     for objective in objectives:
+        name = type(objective).__name__
+        is_initialised = "_modules" in vars(objective) and hasattr(objective, "weight")
+        if not is_initialised:
+            reason = f"super().__init__(weight) in the __init__ of {name}, got none: call it,"
+            _refuse(reason, "remove its __init__")
         for need in sorted(objective.needs):
             reason = _missing(need, adapter, backbone)
-            _refuse(reason, f"remove the {type(objective).__name__}")
+            _refuse(reason, f"remove the {name}")
     has_contrast = contrast_of(adapter) is not None
     is_read = any("contrast" in objective.needs for objective in objectives)
     if has_contrast and not is_read:
@@ -45,6 +53,17 @@ def check_pairs(pairs: PairPolicy, backbone: Backbone) -> None:
 def _refuse(reason: str | None, alternative: str) -> None:
     if reason is not None:
         raise UserError(f"expected {reason} or {alternative}")
+
+
+def check_mask(pairs: PairPolicy, mask: Any, targets: Targets) -> None:
+    """Raises a `UserError` if what the pairs return is not a mask of images by texts."""
+    shape = list(targets.truth.shape)
+    got = type(mask).__name__
+    if isinstance(mask, Tensor):
+        got = f"{mask.dtype} {list(mask.shape)}"
+    if got != f"torch.bool {shape}":
+        reason = f"torch.bool {shape} from {type(pairs).__name__}, got {got}: return such a mask,"
+        _refuse(reason, "choose other pairs")
 
 
 def check_mined(pairs: PairPolicy, targets: Targets) -> None:
