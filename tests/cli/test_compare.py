@@ -4,6 +4,7 @@ import argparse
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from vlmtune.cli.compare_grid import with_grid
 from vlmtune.cli.compare_jobs import Experiment, list_jobs, read_experiment
 from vlmtune.cli.fit_checks import replaced
 from vlmtune.cli.main import main
+from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
 from vlmtune.report.run_report import Provenance, RunReport
 from vlmtune.results import MetricValue, Result
@@ -450,6 +452,26 @@ def test_a_changed_config_is_not_taken_for_the_run_it_was(suite, capsys):
     assert "expected in runs/two/seed-0 a run of the same command" in said
     assert "First" not in Path("runs/compare.md").read_text()
     assert len(runner.commands) == 3
+
+
+def test_a_run_on_data_that_were_built_again_is_not_done(suite, shards, tmp_path, capsys):
+    folder = shutil.copytree(shards, tmp_path / "built")
+    runner = Runner({"zero_shot": 0.2, "one": 0.3}, ShardSet(str(folder)).digest())
+    compare.run(options(suite, only=["one"]), runner)
+    path = Path("runs/one/seed-0/report.json")
+    report = RunReport.load(path)
+    replace(report, provenance=replace(report.provenance, data=str(folder))).save(path)
+    compare.run(options(suite, only=["one"]), runner)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["shards"][0]["sha256"] = "0" * 64
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with refused("1 of 1 failed"):
+        compare.run(options(suite, only=["one"]), runner)
+    said = f"expected in runs/one/seed-0 a run of the same training data, got another ({folder})"
+    assert said in capsys.readouterr().err
+    shutil.rmtree(folder)
+    compare.run(options(suite, only=["one"]), runner)
+    assert len(runner.commands) == 1
 
 
 def test_a_changed_yaml_that_a_config_names_is_another_run(suite, capsys):

@@ -44,10 +44,13 @@ def perform(job: Job, run: Run) -> Literal["done", "ran", "taken"]:
             last = newest_checkpoint(job.folder)
             # A run that failed before its first checkpoint leaves nothing to mix with another.
             has_results = last is not None or job.report.is_file()
-            if has_results and job.begun not in (None, job.recipe):
+            rebuilt = job.rebuilt
+            is_other = job.begun not in (None, job.recipe)
+            if has_results and (is_other or rebuilt):
+                what = "command and configs" if is_other else "training data"
                 raise UserError(
-                    f"expected in {job.folder} a run of the same command and configs, got another "
-                    f"({RECIPE}): remove the folder or choose another --out"
+                    f"expected in {job.folder} a run of the same {what}, got another "
+                    f"({rebuilt or RECIPE}): remove the folder or choose another --out"
                 )
             write_text(job.folder / RECIPE, job.recipe)
             resume = ("--ckpt_path", str(last)) if last is not None else ()

@@ -21,7 +21,10 @@ from typing_extensions import TypedDict
 
 from vlmtune.cli.yaml_files import read_value, read_yaml, yaml_digests
 from vlmtune.config import find_path
+from vlmtune.data.schema import MANIFEST
+from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
+from vlmtune.report.run_report import RunReport
 from vlmtune.storage.files import check_shape, reading
 
 EXAMPLE = "configs/experiments/compare/cola.yaml"
@@ -93,8 +96,25 @@ class Job:
 
     @property
     def done(self) -> bool:
-        """Whether this very run has written its report."""
-        return self.report.is_file() and self.begun == self.recipe
+        """Whether this very run has written its report, and its data are still the same."""
+        return self.report.is_file() and self.begun == self.recipe and self.rebuilt is None
+
+    @property
+    def rebuilt(self) -> str | None:
+        """The first folder that has other records than the finished run was trained on, or None."""
+        if not self.report.is_file():
+            return None
+        origin = RunReport.load(self.report).provenance
+        trained_on = origin.config.get("training_data", [])
+        folders = origin.data.split(", ")
+        if len(folders) != len(trained_on):  # a folder has a comma in its name
+            return None
+        for folder, facts in zip(folders, trained_on, strict=True):
+            # Data that are gone or on a server are not compared.
+            is_here = (Path(folder).expanduser() / MANIFEST).is_file()
+            if is_here and ShardSet(folder).digest() != facts["digest"]:
+                return folder
+        return None
 
 
 def _without_folder(words: Sequence[str]) -> list[str]:
