@@ -8,9 +8,12 @@ from functools import cache, partial
 import numpy as np
 import open_clip
 import pytest
+import tokenizers
 import torch
+from open_clip.tokenizer import HFTokenizer
 from PIL import Image
 from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerFast
 
 from tests.refusals import refused
 from tests.tiny import write_model
@@ -334,6 +337,20 @@ def test_the_fingerprint_knows_the_vocabulary_and_a_relative_folder_is_found(
     monkeypatch.setattr(config, "ROOT", tmp_path)
     (tmp_path / "checkpoints").symlink_to(path.parent)
     assert open_clip_loading.locate("local-dir:checkpoints/here") == f"local-dir:{path}"
+
+
+def test_the_fingerprint_knows_a_tokenizer_of_hugging_face(folder):
+    backbone = OpenClip(str(folder()))
+    prints = set()
+    for words in (["a", "b"], ["b", "a"]):
+        vocabulary = {word: i for i, word in enumerate(["<unk>", *words])}
+        inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+        encode = HFTokenizer.__new__(HFTokenizer)
+        encode.tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
+        backbone.tokenizer.encode = encode
+        backbone.__dict__.pop("fingerprint", None)
+        prints.add(backbone.fingerprint)
+    assert len(prints) == 2
 
 
 def test_random_weights_are_quiet(capfd, tiny_vl):

@@ -117,10 +117,11 @@ def locate(model: str, others: str = "") -> str:
 def describe(loaded: Loaded) -> list[Any]:
     """Returns config, image processor and tokenizer as JSON values, for fingerprints."""
     config = _without(loaded.network.config.to_dict(), INCIDENTAL)
-    return [config, loaded.processor.to_dict(), _described_tokenizer(loaded.tokenizer)]
+    return [config, loaded.processor.to_dict(), described_tokenizer(loaded.tokenizer)]
 
 
-def _described_tokenizer(tokenizer: Any) -> dict[str, Any]:
+def described_tokenizer(tokenizer: Any) -> dict[str, Any]:
+    """Returns a tokenizer as JSON values, for fingerprints."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return tokenizer.get_vocab()

@@ -144,9 +144,15 @@ class OpenClip(Backbone):
     @cached_property
     @override
     def fingerprint(self) -> str:
-        words = getattr(self.tokenizer.encode, "words", None)
+        encode = self.tokenizer.encode
+        words: Any = getattr(encode, "words", None)
         config = self._config
-        if words is not None:
+        if isinstance(encode, HFTokenizer):
+            from vlmtune.backbones.hf.loading import described_tokenizer  # loads transformers
+
+            # Its config has only the name, whose files may change.
+            words = described_tokenizer(encode.tokenizer)
+        elif words is not None:
             # `save` adds the tokenizer's name, so that it must not count.
             text = dict(config["text_cfg"])
             text.pop("hf_tokenizer_name", None)
