@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from data_builders.corpora.annotations import SceneReader, parse_json
 from data_builders.corpora.cola_images import AnnotatedBuilder
+from data_builders.left_out import Line
 from data_builders.shard_builder import Record, ShardBuilder, image_group
 from data_builders.shard_files import all_named
 
@@ -54,7 +55,7 @@ class RegionsBuilder(AnnotatedBuilder, ShardBuilder):
         phrases = parse_json(self.path, "Visual Genome's region descriptions", _phrases)
         for image in images:
             if image.id not in phrases:
-                self.counts["skipped: no caption"] += 1
+                self.left_out.add(Line(str(image.file), "no caption", unusable=False))
             elif self.exists(image.file):
                 true = tuple(phrases[image.id])
                 rng = random.Random(f"{self.seed}:{image.id}")
