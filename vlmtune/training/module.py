@@ -13,7 +13,6 @@ import torch
 from annotated_types import Ge, Le
 from pydantic import PositiveInt
 from pytorch_lightning import LightningModule
-from pytorch_lightning.utilities.rank_zero import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
@@ -40,7 +39,7 @@ from vlmtune.training.finite import (
     gradient_norm,
 )
 from vlmtune.training.monitors import check_validated
-from vlmtune.training.needs import check_needs, check_precision, check_teacher
+from vlmtune.training.needs import check_needs, check_precision, check_teacher, warn_of_pairs
 from vlmtune.training.optimization import ClipsGradients, parameter_groups, warmup_cosine
 from vlmtune.training.score_shards import gather_all, local_scores
 from vlmtune.training.scores import TrainingScores
@@ -126,11 +125,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals, ClipsGradients):
     ) -> None:
         super().__init__()
         check_needs(objectives, adapter, backbone)
-        if pairs is not None and not adapter.joint:
-            name = type(adapter).__name__
-            rank_zero_warn(
-                f"pairs have no effect: {name} scores all pairs of a batch; leave them out"
-            )
+        warn_of_pairs(pairs, adapter)
         needs = set[Need]().union(*[objective.needs for objective in objectives])
         self.backbone = backbone
         self.adapter = adapter

@@ -1,19 +1,21 @@
 """Checks that backbone, adapter and data give what objectives and pairs read beside scores.
 
-In: objectives or pairs, with an adapter, a backbone or targets. Out: nothing, or a `UserError`.
+In: objectives or pairs, with an adapter, a backbone or targets. Out: what was checked, a warning or
+a `UserError`.
 Never: a change of any of them.
 """
 
 from collections.abc import Collection
 from typing import Any
 
+from pytorch_lightning.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import Need, Objective
-from vlmtune.pairs.base import PairPolicy
+from vlmtune.pairs.base import Mask, PairPolicy
 from vlmtune.types import FeatureSpec, Targets
 
 POOLED = FeatureSpec("pooled")  # what a frozen backbone is compared by
@@ -55,8 +57,16 @@ def _refuse(reason: str | None, alternative: str) -> None:
         raise UserError(f"expected {reason} or {alternative}")
 
 
-def check_mask(pairs: PairPolicy, mask: Any, targets: Targets) -> None:
-    """Raises a `UserError` if what the pairs return is not a mask of images by texts."""
+def warn_of_pairs(pairs: PairPolicy | None, adapter: Adapter) -> None:
+    """Warns of pairs that an adapter would not use."""
+    if pairs is not None and not adapter.joint:
+        name = type(adapter).__name__
+        rank_zero_warn(f"pairs have no effect: {name} scores all pairs of a batch; leave them out")
+
+
+def checked_mask(pairs: PairPolicy, targets: Targets, *given: Any) -> Mask:
+    """Returns the mask that the pairs choose; anything else than such a mask is a `UserError`."""
+    mask = pairs(targets, *given)
     shape = list(targets.truth.shape)
     got = type(mask).__name__
     if isinstance(mask, Tensor):
@@ -64,6 +74,7 @@ def check_mask(pairs: PairPolicy, mask: Any, targets: Targets) -> None:
     if got != f"torch.bool {shape}":
         reason = f"torch.bool {shape} from {type(pairs).__name__}, got {got}: return such a mask,"
         _refuse(reason, "choose other pairs")
+    return mask
 
 
 def check_mined(pairs: PairPolicy, targets: Targets) -> None:

@@ -69,7 +69,7 @@ def run_due_validation(trainer: pl.Trainer) -> None:
     if fetcher is None:
         return
     progress = loop.batch_progress
-    epochs = trainer.fit_loop.epoch_progress
+    epochs: Any = trainer.fit_loop.epoch_progress
     ends_epoch = progress.is_last_batch and trainer.fit_loop.restarted_mid_epoch
     if ends_epoch:
         # Lightning has gone on to the next epoch already.

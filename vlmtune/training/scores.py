@@ -19,7 +19,7 @@ from vlmtune.features.store_key import Modality, StoreDType
 from vlmtune.objectives.base import Need
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.batch_features import BatchFeatures, CorpusContent, row_count
-from vlmtune.training.needs import check_mask, check_mined, check_pairs, contrast_of
+from vlmtune.training.needs import check_mined, check_pairs, checked_mask, contrast_of
 from vlmtune.training.recompute import in_chunks
 from vlmtune.training.reference import Reference
 from vlmtune.training.score_shards import (
@@ -176,14 +176,11 @@ class TrainingScores:
         targets = batch.targets.on_cpu()
         if self.adapter.training:  # validation batches have no mined neighbours
             check_mined(self.pairs, targets)
-        if self.pairs.needs_reference:
-            if reference is None:
-                reference = self.reference.scores(batch, self.chunk)
-            mask = self.pairs(targets, generator, reference.cpu())
-        else:
-            mask = self.pairs(targets, generator)
-        check_mask(self.pairs, mask, targets)
-        return mask
+        if not self.pairs.needs_reference:
+            return checked_mask(self.pairs, targets, generator)
+        if reference is None:
+            reference = self.reference.scores(batch, self.chunk)
+        return checked_mask(self.pairs, targets, generator, reference.cpu())
 
     def _embed(
         self, modality: Modality, batch: Batch, known: dict[Modality, Features], tokens: bool
