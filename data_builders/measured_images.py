@@ -17,7 +17,7 @@ from data_builders.measured import ANNOTATIONS, Measured, measured_sources, name
 from data_builders.shard_files import sha256
 from vlmtune.data.images import open_image
 from vlmtune.data.schema import RecordError
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, counted
 from vlmtune.storage.files import reading, regular
 from vlmtune.storage.image_files import SUFFIXES, image_files
 
@@ -78,9 +78,10 @@ class MeasuredImages:
         if not self._similar:
             return
         counts["similar to a measured image"] = len(self._similar)
+        images = counted(len(self._similar), "image")
         shown = ", ".join(f"{name} ({like.name})" for name, like in self._similar[:_SHOWN])
         print(
-            f"warning: {len(self._similar)} images look like measured ones and are kept: {shown}",
+            f"warning: {images} like measured ones, kept: {shown}",
             file=sys.stderr,
         )
 

@@ -53,6 +53,17 @@ def expect(kind: type[T], value: object, use: str) -> T:
     return value
 
 
+def counted(count: int, noun: str) -> str:
+    """Returns a number with its noun, which ends in "s" unless the number is 1.
+
+    Example:
+        >>> counted(1, "image"), counted(1200, "image")
+        ('1 image', '1,200 images')
+    """
+    ending = "" if count == 1 else "s"
+    return f"{count:,} {noun}{ending}"
+
+
 def imported(module: str, use: str, fix: str) -> Any:
     """Imports a module of an optional package; a `UserError` names its `use` if it is missing."""
     try:

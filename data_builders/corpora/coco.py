@@ -11,7 +11,7 @@ from typing_extensions import override
 from data_builders.corpora.karpathy import KarpathyBuilder, Row, distinct_captions
 from data_builders.left_out import Line
 from data_builders.measured import COCO
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, counted
 
 
 class CocoBuilder(KarpathyBuilder):
@@ -42,7 +42,7 @@ class CocoBuilder(KarpathyBuilder):
         if not any(captions.values()):
             raise UserError(
                 f"expected {self.layout} at {self.path}, got no caption of its "
-                f"{len(captions)} images: pass the file as distributed"
+                f"{counted(len(captions), 'image')}: pass the file as distributed"
             )
         folder = self.path.stem.rpartition("_")[2]
         prefix = f"{folder}/" if (self.images / folder).is_dir() else ""

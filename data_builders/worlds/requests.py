@@ -24,6 +24,7 @@ from data_builders.worlds.scenes.requests.rendering import SPLIT, described, set
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import Rays, Scene, Side
 from data_builders.worlds.scenes.series import Canvas, Series
+from vlmtune.errors import counted
 from vlmtune.storage.files import write_text
 
 # Requests are checked for hidden objects before they are rendered.
@@ -75,7 +76,8 @@ class RequestsBuilder(Builder):
         expanded = families(read_requests(self.path), self.limit)
         total = sum(family.images for family in expanded)
         side = self.canvas.size
-        planned = f"{total:,} images of {len(expanded):,} requests, {side} x {side} pixels"
+        requests = counted(len(expanded), "request")
+        planned = f"{counted(total, 'image')} of {requests}, {side} x {side} pixels"
         print(f"{self.path}: {planned}", file=sys.stderr)
         scenes = list(settled(expanded, self.seed, self.min_exposed))
         known = tuple(scene_of(scene.request) for scene in scenes)

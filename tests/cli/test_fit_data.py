@@ -66,7 +66,7 @@ def test_a_table_is_trained_on_and_built_once(table, model_folder, monkeypatch, 
     assert main(words) == 0
     printed = capsys.readouterr().err
     assert "mine.csv: image from 'image', caption from 'caption', negative from" in printed
-    assert f"4 groups of mine.csv were built before, in {folder}" in printed
+    assert f"built before, in {folder}: 4 groups of mine.csv" in printed
     assert (folder / "manifest.json").stat().st_mtime_ns == written
     saved = (table.parent / "a/run/config.yaml").read_text()
     assert f"path: ~/.cache/vlmtune/tables/{folder.name}" in saved

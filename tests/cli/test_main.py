@@ -260,6 +260,9 @@ def test_a_run_that_stops_early_says_why(write_config, shards, capsys):
     overlay = "configs/experiments/overlays/early_stopping.yaml"
     path = write_config(trainer={"max_steps": 9, "max_epochs": -1})
     words = ["fit", "--config", str(path), "--config", overlay]
+    assert main([*words, "--data.val=null"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "expected val/accuracy, which EarlyStopping monitors, got no number, as val is" in line
     words += ["--data.val", json.dumps([{"path": str(shards)}]), "--trainer.val_check_interval=1"]
     # Without a learning rate nothing improves.
     words += ["--model.optimizer.init_args.lr=0", "--trainer.callbacks.EarlyStopping.patience=2"]

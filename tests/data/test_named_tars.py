@@ -99,8 +99,16 @@ def test_a_command_of_a_config_never_runs(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("command", "got"), [("cat gone.tar", "exit 1"), ("echo hello", "is not an uncompressed tar")]
+    ("command", "got"),
+    [
+        ("cat gone.tar", "exit 1"),
+        ("echo hello", ".*is not an uncompressed tar.*"),
+        ("cat {folder}/data-000000.tar | head -c 1100", "one that is cut off"),
+        ("cat {folder}/data-000000.tar | head -c 512", "one that is cut off"),
+    ],
 )
-def test_a_command_that_fails(command, got, tmp_path):
+def test_a_command_that_fails(command, got, folder, tmp_path):
+    command = command.format(folder=folder)
     with refused(f"expected a tar from pipe:{command.split()[0]}, got {got}: run the command"):
         gathered(f"pipe:{command}", str(tmp_path), commands=True)
+    assert not list(tmp_path.rglob("command.tar"))

@@ -311,8 +311,8 @@ FUNCTION, NOTHING = "vlmtune.config.find_path", "vlmtune.nothing.Here"
         (lambda f: rewrite(f, lambda c: c["adapter"].update(class_path=FUNCTION)), "Adapter"),
         (lambda f: rewrite(f, lambda c: c["adapter"]["init_args"].update(x=1)), "argument"),
         (lambda f: rewrite(f, lambda c: c["adapter"].update(class_path=NOTHING)), "dotted path"),
-        (drop_weight, "at 1 places"),
-        (add_weight, "at 1 places, first 'adapter.more'"),
+        (drop_weight, "at 1 place,"),
+        (add_weight, "at 1 place, first 'adapter.more'"),
     ],
 )
 def test_a_damaged_export_is_one_line(exported, damage, message):

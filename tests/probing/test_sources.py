@@ -77,7 +77,7 @@ def test_an_image_is_used_once(tmp_path, caplog):
     with caplog.at_level("INFO", "vlmtune"):
         images = labelled_images(tmp_path)
     assert len(images) == len({x.digest for x in images}) == 6
-    assert "2 images occur twice" in caplog.text
+    assert ": 2 images; each is used once" in caplog.text
 
 
 @pytest.mark.parametrize("classes", [("green", "red"), (0, 1)])
@@ -178,7 +178,7 @@ def test_a_broken_image_is_left_out_and_counted(tmp_path, caplog):
     for limit in (None, 20):
         images = labelled_images(tmp_path, limit=limit)
         assert [x.split for x in images] == ["train"] * 20 + ["test"] * 20
-    assert f"1 images of {tmp_path} are left out, first: expected an image" in caplog.text
+    assert f"left out of {tmp_path}: 1 image, first: expected an image" in caplog.text
     for path in (tmp_path / "train").rglob("*.png"):
         path.write_bytes(f"broken {path}".encode())
     with pytest.raises(UserError, match="got 0 and"):

@@ -170,7 +170,7 @@ def test_changes_are_tested_and_the_finding_stands_first(rich):
     assert single.classes("against") == []
     assert single.classes("finding") == []
     assert page.classes("finding") == [["finding"]]
-    assert "mm <x> against zero-shot: 0 of 1 compositional measures rose" in page.flat()
+    assert "mm <x> against zero-shot: 0 of 1 compositional measure rose" in page.flat()
     alone = Page(to_html([rich[0], rich[2]]))  # a text-only run is no run
     assert "runs side by side" not in alone.flat()
 
@@ -295,6 +295,8 @@ def test_bars_of_all_comparisons_have_one_scale(rich):
     lengths = [a["style"] for tag, a in page.tags if a.get("class") in ("less", "more")]
     assert lengths == ["width: 25.0%", "width: 50.0%"]
     assert "from the middle to either end is 40.0 points" in page.flat()
+    same = to_html([changed(first, 0.4, 0.4), changed(second, 0.4, 0.4)])
+    assert "All bars have one scale" not in same
 
 
 def test_the_gallery_marks_right_captions_which_are_not_taken_for_right_items(runs):

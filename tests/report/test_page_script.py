@@ -151,11 +151,11 @@ def test_search_filters_and_sorting(page, tmp_path):
     # A caption is found, and its group opens; of two words both must be there, in any case.
     assert got["zebra"] == {
         "cards": ["cola/1"],
-        "output": "1 items, 0 rows",
+        "output": "1 item, 0 rows",
         "tables": 0,
         "open": 1,
     }
-    assert (got["two"]["cards"], got["two"]["output"]) == (["aro/0"], "1 items, 0 rows")
+    assert (got["two"]["cards"], got["two"]["output"]) == (["aro/0"], "1 item, 0 rows")
     assert (got["none"]["cards"], got["none"]["output"]) == ([], "0 items, 0 rows")
     assert (got["cleared"]["cards"], got["cleared"]["output"]) == (everything, "")
     assert got["cleared"]["tables"] > 2

@@ -414,7 +414,7 @@ def test_without_images_there_is_no_index_and_other_files_are_left_alone(dual, t
     for given, reason in (
         ("empty", r"expected images .* got none in 0 files: name other"),
         ("missing.png", "expected image files or folders, .*missing.png is missing"),
-        ("bad.png", r"expected images .* got none in 1 files, the first as "),
+        ("bad.png", r"expected images .* got none in 1 file, the first as "),
     ):
         with refused(reason):
             build_index([tmp_path / given], dual, tmp_path / "index", "x")

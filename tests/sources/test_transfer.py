@@ -146,10 +146,10 @@ def test_a_host_without_an_answer_is_asked_once_for_further_files(
 ):
     mirror.faults[name] = ["drop"] * 5
     for tries in (3, 1):
-        with pytest.raises(DownloadError, match=f"{tries} tries"):
+        with pytest.raises(DownloadError, match=f"{tries} attempt"):
             downloader.fetch(wanted(tmp_path))
     # The fifth drop is left, so this fails once more, and then it comes.
-    with pytest.raises(DownloadError, match="1 tries"):
+    with pytest.raises(DownloadError, match="1 attempt"):
         downloader.fetch(wanted(tmp_path))
     downloader.fetch(wanted(tmp_path))
     assert (tmp_path / "data/rows.bin").read_bytes() == CONTENT

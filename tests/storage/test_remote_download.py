@@ -59,7 +59,7 @@ def test_a_failed_try_is_followed_by_another(server, part, fault):
 )
 def test_the_last_failed_try_is_reported(server, part, fault, reason):
     server.faults["a.tar"] = [fault] * 9
-    with pytest.raises(DownloadError, match=r"^cannot be read after 3 tries: ") as caught:
+    with pytest.raises(DownloadError, match=r"^cannot be read after 3 attempts: ") as caught:
         get(server, part)
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -145,7 +145,7 @@ def test_a_failure_in_the_background_is_that_of_the_reader(remote, server):
     server.faults["a"] = ["500"] * 9
     remote.expect(files)
     end_of_thread(remote)
-    with pytest.raises(DownloadError, match="after 2 tries: the server answered with status 500"):
+    with pytest.raises(DownloadError, match="2 attempts: the server answered with status 500"):
         files[0].open()
     assert server.asked == {"a": 2, "b": 1, "c": 1}
     read(files[1:])
@@ -176,7 +176,7 @@ def test_the_manifest_is_read_anew_and_its_copy_serves_when_that_fails(remote, s
     server.faults["manifest.json"] = ["500", "truncate"]
     assert json.loads(remote.copy("manifest.json").read_text()) == {"version": 2}
     (line,) = caplog.messages
-    assert line.startswith(f"{server.url}/manifest.json cannot be read after 2 tries: ")
+    assert line.startswith(f"{server.url}/manifest.json cannot be read after 2 attempts: ")
     assert line.endswith("; reading the copy of an earlier run")
 
 

@@ -12,7 +12,7 @@ from torch.nn import ModuleList
 
 from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.base import Backbone
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, counted
 
 
 def trained_state(backbone: Backbone, adapter: Adapter) -> dict[str, Tensor]:
@@ -50,8 +50,8 @@ def load_trained_state(
     if wrong:
         raise UserError(
             f"expected weights of {type(adapter).__name__} on {type(backbone).__name__} in "
-            f"{source}, got other names or shapes at {len(wrong)} places, first {wrong[0]!r}: "
-            "use the config the checkpoint was trained with"
+            f"{source}, got other names or shapes at {counted(len(wrong), 'place')}, first "
+            f"{wrong[0]!r}: use the config the checkpoint was trained with"
         )
     with torch.no_grad():
         for name, value in current.items():

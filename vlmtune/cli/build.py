@@ -13,7 +13,7 @@ from typing import Any
 from vlmtune.cli.plugins import arguments_of, class_path_of, find, make
 from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import find_path, in_data_root
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, counted
 from vlmtune.storage.files import check_shape, read_json
 
 TABLES = ("csv", "tsv", "jsonl", "json", "parquet", "arrow")
@@ -107,9 +107,7 @@ def _sizes(records: list[int]) -> str:
     """Describes shards by the number of records in each."""
     shards = len(records)
     total = sum(records)
-    shard_noun = "shard" if shards == 1 else "shards"
-    record_noun = "record" if total == 1 else "records"
-    return f"{shards} {shard_noun}, {total} {record_noun}"
+    return f"{counted(shards, 'shard')}, {counted(total, 'record')}"
 
 
 def _check_corpus(corpus: str) -> None:

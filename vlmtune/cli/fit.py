@@ -47,6 +47,7 @@ from vlmtune.cli.run_folder import (
 from vlmtune.cli.run_progress import RunProgress
 from vlmtune.cli.saved_config import SaveConfig
 from vlmtune.data.datamodule import ShardDataModule
+from vlmtune.errors import counted
 from vlmtune.model import check_checkpoint
 from vlmtune.report.screen import show
 from vlmtune.report.table import count
@@ -54,6 +55,7 @@ from vlmtune.storage.files import remove_leftovers
 from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.failures import failure_of_others, is_lost, publish_failure
 from vlmtune.training.module import AdaptationModule
+from vlmtune.training.monitors import check_monitored
 from vlmtune.training.run_log import Origin
 from vlmtune.training.run_monitor import RunMonitor
 from vlmtune.training.signals import Stopped
@@ -172,7 +174,7 @@ class Announcement(pl.Callback):
             if callback.wait_count >= max(1, callback.patience):
                 print(
                     f"vlmtune fit: stopped early at step {trainer.global_step}: {callback.monitor} "
-                    f"has not improved, checked {callback.wait_count} times",
+                    f"has not improved, checked {counted(callback.wait_count, 'time')}",
                     file=sys.stderr,
                 )
 
@@ -280,6 +282,8 @@ class VlmtuneCLI(LightningCLI):
                     _warn([line])
                 super()._run_subcommand(subcommand)
                 return
+            if not self.datamodule.sets["val"]:
+                check_monitored(self.trainer, {"val": "data.val has no shards; name some there"})
             continue_runs(self.trainer, path)
             adapter = type(self.model.adapter).__name__
             names = [Path(shards.path).name for shards in self.datamodule.sets["train"]]

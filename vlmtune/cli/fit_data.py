@@ -27,7 +27,7 @@ from vlmtune.config import find_path
 from vlmtune.data.named_tars import COMMAND, gathered
 from vlmtune.data.schema import MANIFEST, read_manifest
 from vlmtune.data.shards import names_tars
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, counted
 from vlmtune.storage.files import read_json, reading
 from vlmtune.storage.folder import digest
 from vlmtune.storage.remote.address import is_remote
@@ -168,11 +168,11 @@ def _build(path: Path, name: str, parsed: argparse.Namespace) -> Path:
     known = (out / MANIFEST).is_file()
     if not known:
         build(builder, parsed)
-    groups = f"{read_manifest(out).records:,} groups of {name}"
+    groups = f"{counted(read_manifest(out).records, 'group')} of {name}"
     line = f"built {groups} into {out}; delete it to build anew"
     if known:
         # A build says this itself.
-        line = f"{builder.table.summary()}\n{groups} were built before, in {out}"
+        line = f"{builder.table.summary()}\nbuilt before, in {out}: {groups}"
     if getattr(rank_zero_only, "rank", 0) == 0:
         print(line, file=sys.stderr)
     return out

@@ -7,6 +7,7 @@ Never: a file left out without a message.
 import argparse
 
 from vlmtune.cli.plugins import model_of
+from vlmtune.errors import counted
 from vlmtune.report.screen import say
 from vlmtune.search.build import build_index
 
@@ -18,7 +19,7 @@ def run(options: argparse.Namespace) -> None:
     built = build_index(options.images, model, options.out, *source)
     for path, reason in built.unread:
         say(f"not indexed: {path}: {reason}")
-    line = f"{options.out}: {built.images} images, {built.added} of them new or changed"
+    line = f"{options.out}: {counted(built.images, 'image')}, {built.added} of them new or changed"
     if built.unread:
         line += f"; not indexed: {len(built.unread)}"
     say(line)

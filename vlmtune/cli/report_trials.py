@@ -13,6 +13,7 @@ from typing import Any
 
 from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import find_path
+from vlmtune.errors import counted
 from vlmtune.export import save_export
 from vlmtune.model import read_checkpoint
 from vlmtune.model.loading import loading_call
@@ -72,7 +73,8 @@ def metric_of_sweep(folder: Path) -> str:
 def _say(trials: Trials, folder: Path) -> None:
     best = trials.trials[0]
     pairs = [f"{key} {value}" for key, value in zip(trials.keys, best.values, strict=True)]
-    print(f"{folder}: {len(trials.trials)} trials; the best by {trials.metric} is {best.name}")
+    measured = counted(len(trials.trials), "trial")
+    print(f"{folder}: {measured}; the best by {trials.metric} is {best.name}")
     print(f"  {', '.join(pairs) or 'nothing varied'}")
     if trials.lacking:
         print(f"warning: without {trials.metric}: {', '.join(trials.lacking)}", file=sys.stderr)

@@ -13,7 +13,7 @@ from rich.table import Table
 from vlmtune.cli.plugins import model_of
 from vlmtune.cli.score import warn_truncated
 from vlmtune.data.images import open_image
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, counted
 from vlmtune.model.resolving import device_of_this_machine
 from vlmtune.report.screen import console, frame
 from vlmtune.report.search_page import search_page
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> None:
             shown = path.relative_to(here) if path.is_relative_to(here) else path
             table.add_row(escape(str(shown)), f"{score:.4f}")
         console().print(table)
-    note = f"of {len(index)} images; higher is better; scores are not probabilities"
+    note = f"of {counted(len(index), 'image')}; higher is better; scores are not probabilities"
     console().print(note, markup=False)
     if options.html is not None:
         positions = {path: i for i, path in enumerate(index.paths)}

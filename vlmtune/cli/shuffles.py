@@ -6,6 +6,7 @@ In: a file of captions. Out: a file with four shuffles of each. Never: a change 
 import argparse
 
 from vlmtune.benchmarks.aro_shuffles import read_captions, write_shuffles
+from vlmtune.errors import counted
 from vlmtune.storage.files import check_outputs
 
 
@@ -16,4 +17,4 @@ def run(options: argparse.Namespace) -> None:
     for _, captions in read_captions(options.annotations):
         count += len(captions)
     write_shuffles(options.annotations, options.out, options.spacy, options.seed)
-    print(f"{options.out}: four shuffles of {count} captions, seed {options.seed}")
+    print(f"{options.out}: four shuffles of {counted(count, 'caption')}, seed {options.seed}")

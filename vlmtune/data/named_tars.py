@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from webdataset.gopen import gopen
 from webdataset.shardlists import expand_urls
 
-from vlmtune.errors import UserError, reason
+from vlmtune.errors import UserError, counted, reason
 from vlmtune.storage.files import reading, regular, write_atomically
 from vlmtune.storage.folder import locked
 from vlmtune.storage.progress import progress
@@ -33,6 +33,7 @@ from vlmtune.storage.remote.download import (
 )
 
 COMMAND = "pipe:"
+END = bytes(1024)  # two empty blocks end a tar
 CACHE = "~/.cache/vlmtune"
 log = logging.getLogger("vlmtune")
 
@@ -81,8 +82,8 @@ def gathered(path: str, cache: str | None = None, commands: bool = False) -> Pat
                 _add(url, file)
             advance(1)
     if not all(file.is_symlink() for file in missing):
-        line = "copied %d tars of %s into %s; delete it to copy them anew"
-        log.info(line, len(missing), _shown(path), folder)
+        tars = counted(len(missing), "tar")
+        log.info("copied %s of %s into %s; delete it to copy anew", tars, _shown(path), folder)
     return folder
 
 
@@ -137,13 +138,13 @@ def _print_into(url: str, part: Path) -> None:
         with gopen(url) as output, part.open("wb") as file:
             shutil.copyfileobj(output, file)
         _check_tar(part)
+        got = "" if _has_end(part) else "one that is cut off"
     except OSError as error:
         # The message of webdataset holds the whole command.
         status = re.search(r"exit -?\d+", str(error))
         got = status[0] if status else reason(error)
-        raise UserError(
-            f"expected a tar from {_shown(url)}, got {got}: run the command by hand"
-        ) from None
+    if got:
+        raise UserError(f"expected a tar from {_shown(url)}, got {got}: run the command by hand")
 
 
 def _download(url: str, part: Path) -> None:
@@ -174,6 +175,14 @@ def _size(address: Address, name: str, timeout: float) -> int | None:
         system, folder = file_system(address, timeout)
         return system.info(join(folder, name)).get("size")
     return None
+
+
+def _has_end(file: Path) -> bool:
+    """Whether a tar is whole, which a command does not tell by a size."""
+    start = max(0, file.stat().st_size - len(END))
+    with file.open("rb") as tar:
+        tar.seek(start)
+        return tar.read() == END
 
 
 def _check_tar(file: Path) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from vlmtune.benchmarks.base import Benchmark, check_images, files_from
 from vlmtune.benchmarks.pair_scorer import Embedder, MatrixFunction, PairScorer, pair_scorer
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import ImageFileError, UserError
+from vlmtune.errors import ImageFileError, UserError, counted
 from vlmtune.evaluation.class_scorer import ClassScorer
 from vlmtune.evaluation.item_rows import EmbeddingRecorder, Recorder, item_rows
 from vlmtune.evaluation.reading import readings
@@ -314,6 +314,5 @@ def _check_any_is_left(benchmarks: Sequence[Benchmark], not_run: Sequence[NotRun
     reason = not_run[0].reason
     others = len(not_run) - 1
     if others:
-        plural = "s" if others > 1 else ""
-        reason += f" (and {others} other benchmark{plural} failed)"
+        reason += f" (and {counted(others, 'other benchmark')} failed)"
     raise UserError(reason)

@@ -22,7 +22,7 @@ from vlmtune.data.shards import ShardSet
 from vlmtune.data.table_rows import Table
 from vlmtune.data.tables import read_cells
 from vlmtune.data.tar_records import Damage, RawRecord, Shard, read_records
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, counted
 from vlmtune.probing.tasks import Split
 from vlmtune.storage.progress import progress
 from vlmtune.storage.remote.address import path_or_url
@@ -88,7 +88,7 @@ def labelled_images(
             given.setdefault(name, listed)
             advance(1)
     if clashes:
-        log.info("%d images occur twice in %s: each is used once", clashes, path)
+        log.info("repeated in %s: %s; each is used once", path, counted(clashes, "image"))
     splits = {split for _, _, split in given.values()}
     training = training_splits(splits)
     if splits - {""} and not training:
@@ -143,7 +143,7 @@ def _usable(
         chosen = _first(usable, limit)
     if broken:
         first = next(iter(broken.values()))
-        log.warning("%d images of %s are left out, first: %s", len(broken), path, first)
+        log.warning("left out of %s: %s, first: %s", path, counted(len(broken), "image"), first)
     return chosen
 
 

@@ -5,6 +5,7 @@ In: the comparisons of runs. Out: sentences. Never: a number that the tables lac
 
 from collections.abc import Sequence
 
+from vlmtune.errors import counted
 from vlmtune.report.differences import BY_CHANCE, LEVEL, Comparison, compare_with_first, items_alone
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import seeds_of
@@ -54,7 +55,8 @@ def _gained(tested: Sequence[Comparison]) -> list[str]:
         return []
     risen = _changed(compositional, "better")
     fallen = _changed(compositional, "worse")
-    text = f"{len(risen)} of {len(compositional)} compositional measures rose significantly"
+    measures = counted(len(compositional), "compositional measure")
+    text = f"{len(risen)} of {measures} rose significantly"
     if fallen:
         text += f", {len(fallen)} fell"
     return [*_largest(risen), text]
@@ -66,7 +68,8 @@ def _forgotten(tested: Sequence[Comparison]) -> list[str]:
     if not retained:
         return []
     fallen = _changed(retained, "worse")
-    text = f"{len(fallen)} of {len(retained)} retained measures fell significantly"
+    measures = counted(len(retained), "retained measure")
+    text = f"{len(fallen)} of {measures} fell significantly"
     for largest in _largest(fallen):
         text += f", most {largest}"
     return [text]

@@ -42,9 +42,12 @@
       if (!holds) node.hidden = words.length > 0;
     }
     input.dataset.used = words.length ? "yes" : "";
-    const count = (nodes) => nodes.filter((one) => !one.hidden).length;
+    const shown = (nodes, noun) => {
+      const count = nodes.filter((one) => !one.hidden).length;
+      return `${count} ${noun}${count === 1 ? "" : "s"}`;
+    };
     bar.querySelector("output").textContent = words.length
-      ? `${count(cards)} items, ${count(rows)} rows`
+      ? `${shown(cards, "item")}, ${shown(rows, "row")}`
       : "";
   }
 

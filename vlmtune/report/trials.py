@@ -16,7 +16,7 @@ from markupsafe import Markup
 from matplotlib.ticker import MaxNLocator
 from scipy.stats import spearmanr
 
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, counted
 from vlmtune.report.formats import csv_text, no_formula
 from vlmtune.report.plots import RUN_COLOURS, STYLE, plot_axes, svg_of
 from vlmtune.report.printable import printable
@@ -313,7 +313,7 @@ def trials_view(trials: Trials) -> dict[str, Any]:
             "interval": interval(trial.metric),
         }
         rows.append(row)
-    lead = f"{len(rows)} trials, the best first, with what varied between them."
+    lead = f"{counted(len(rows), 'trial')}, the best first, with what varied between them."
     if trials.unfinished:
         lead += f" Without a report, running or failed: {', '.join(trials.unfinished)}."
     if trials.lacking:
@@ -325,7 +325,7 @@ def trials_view(trials: Trials) -> dict[str, Any]:
         "it again on a benchmark that chose nothing."
     )
     best = rows[0]
-    title = f"The best of {len(rows)} trials is {best['name']}"
+    title = f"The best of {counted(len(rows), 'trial')} is {best['name']}"
     return {
         "title": f"{title}: {best['reached']} {trials.metric}",
         "lead": lead,
@@ -351,7 +351,7 @@ def _plot(trials: Trials, position: int) -> dict[str, Any]:
     rho = trials.correlation(key)
     text = ""
     if rho is not None:
-        text = f"Spearman's ρ {rho:+.2f} over {len(ys)} trials"
+        text = f"Spearman's ρ {rho:+.2f} over {counted(len(ys), 'trial')}"
     svg = scatter_plot(xs, ys, f"trial{position}")
     return {"name": key, "rho": text, "svg": svg}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vlmtune.data.images import open_image
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, counted
 from vlmtune.features.pictures import Failures, PictureReader
 from vlmtune.model.model import Model
 from vlmtune.model.resolving import PREFIXES
@@ -123,7 +123,7 @@ def build_index(
             first = f", the first as {unread[0].reason}" if unread else ""
             raise UserError(
                 f"expected images ({', '.join(SUFFIXES)}) that can be read, got none in "
-                f"{len(unread)} files{first}: name other files or folders"
+                f"{counted(len(unread), 'file')}{first}: name other files or folders"
             )
         # Whoever has read the list of before opens its shortlist: the next run removes that.
         listed["shortlist"] = _shortlist(out, listed, parts.names, encoder)

@@ -17,7 +17,7 @@ from PIL import Image
 
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.config import data_root
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, counted
 from vlmtune.sources.addresses import HAND, file_name
 from vlmtune.sources.ledger import BY_PERSON, STATE, Ledger
 from vlmtune.sources.licences import accept
@@ -260,7 +260,7 @@ class _Download:
             present = sum(map(_has_content, needed))
             lacking = len(needed) - present
             raise DownloadError(
-                f"{lacking} of {len(needed)} images of {images.of}, first {failed[0]}"
+                f"{lacking} of {counted(len(needed), 'image')} of {images.of}, first {failed[0]}"
             )
         # A user's own options may need other images, so only those of the YAML are noted as whole.
         if reader is None:

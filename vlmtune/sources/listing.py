@@ -6,6 +6,7 @@ In: orders and the ledger. Out: lines. Never: the network.
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from vlmtune.errors import counted
 from vlmtune.sources.addresses import HAND
 from vlmtune.sources.ledger import Ledger
 from vlmtune.sources.licences import is_new
@@ -121,7 +122,7 @@ def sizes(order: Order) -> Iterator[str]:
             parts.append(f"{unknown} of unknown size")
         yield ", ".join(parts)
     for images in order.images:
-        line = f"{images.count:,} images, about {megabytes(images.bytes)}"
+        line = f"{counted(images.count, 'image')}, about {megabytes(images.bytes)}"
         if images.whole:
             files = [file for name in images.whole for file in sources()[name].files]
             size = megabytes(sum(file.size or 0 for file in files))

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import requests
 import urllib3
 
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, counted
 from vlmtune.sources.addresses import HAND, ServerRequest, hub_page, request_of
 from vlmtune.sources.ledger import ELSEWHERE, Ledger
 from vlmtune.storage.files import writing
@@ -134,7 +134,7 @@ class Downloader:
             if failed >= tries or wrong > 1:
                 if not reached and not _size(part):
                     self._unreachable.add(host)
-                raise DownloadError(f"{reason} ({failed} tries)")
+                raise DownloadError(f"{reason} ({counted(failed, 'attempt')})")
             pause = self.patience.pause(max(failed, 1), least)
             log.info("%s: %s; next try in %.0f s", wanted.path.name, reason, pause)
             time.sleep(pause)

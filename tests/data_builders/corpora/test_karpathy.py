@@ -92,7 +92,7 @@ def test_cocos_own_file(subfolder, tmp_path):
     path.write_text(
         '{"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": [{"image_id": 2}]}'
     )
-    with refused("expected captions of COCO.* got no caption of its 1 images"):
+    with refused("expected captions of COCO.* got no caption of its 1 image:"):
         list(CocoBuilder(path, tmp_path).records())
 
 

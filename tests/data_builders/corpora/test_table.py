@@ -209,7 +209,7 @@ def test_measured_images_are_left_out_by_content(tmp_path, capsys):
     assert names(records(builder)) == ["0.png", "2.png", "3.png", "4.png", "5.png"]
     assert builder.counts["skipped: measured"] == 1
     assert builder.counts["similar to a measured image"] == 1
-    assert "1 images look like measured ones and are kept: 2.png (y.jpg)" in capsys.readouterr().err
+    assert "1 image like measured ones, kept: 2.png (y.jpg)" in capsys.readouterr().err
     # A table beside its images is compared by their content, an annotation file by names.
     (test / "t.csv").write_text("image,caption\n5.png,a\nx.png,b\n")
     assert names(records(TableBuilder(path, measured=[test / "t.csv"])))[:2] == ["0.png", "2.png"]

@@ -22,7 +22,7 @@ from fsspec.callbacks import Callback
 from fsspec.config import conf
 from fsspec.core import url_to_fs
 
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, counted
 from vlmtune.storage.remote.address import Address, join
 
 SLOWEST = 50_000
@@ -127,7 +127,9 @@ def download(
                 raise RefusedError(f"cannot be read: {reason}") from None
         finally:
             file.unlink(missing_ok=True)
-    raise DownloadError(f"cannot be read after {patience.tries} tries: {reason}") from None
+    raise DownloadError(
+        f"cannot be read after {counted(patience.tries, 'attempt')}: {reason}"
+    ) from None
 
 
 class _Progress(Callback):
