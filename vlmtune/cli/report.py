@@ -17,7 +17,7 @@ from vlmtune.report.formats import write_formats
 from vlmtune.report.html import write_report
 from vlmtune.report.items_file import Items, is_items_file, items_beside, items_of, read_items
 from vlmtune.report.merging import merged, same_model
-from vlmtune.report.run_report import RunReport
+from vlmtune.report.run_report import RunReport, distinct_folder
 from vlmtune.report.screen import show
 from vlmtune.report.seeds import seeds_of
 from vlmtune.report.text_only_files import text_only_files
@@ -166,14 +166,3 @@ def _text_only(runs: Sequence[RunReport], folders: Sequence[Path]) -> list[RunRe
             run = replace(run, name=f"{run.name}, {folder}")
         out.append(run)
     return out
-
-
-def distinct_folder(file: Path, files: Sequence[Path]) -> str:
-    """The end of a file's folder that tells it from those of the other files."""
-    folders = [path.resolve().parent.parts for path in files]
-    parts = file.resolve().parent.parts
-    for length in range(1, len(parts)):
-        alike = [other for other in folders if other[-length:] == parts[-length:]]
-        if len(alike) == 1:
-            return "/".join(parts[-length:])
-    return str(file.parent)

@@ -11,9 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vlmtune.cli.report import distinct_folder
 from vlmtune.config import differences
-from vlmtune.report.run_report import RunReport
+from vlmtune.report.run_report import RunReport, distinct_folder
 from vlmtune.report.seeds import over_seeds
 
 # Keys of a config that may differ between the seeds of a recipe.

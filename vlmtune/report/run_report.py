@@ -237,3 +237,14 @@ def _check_lengths(result: Result, runs: Mapping[str, Sequence[float]]) -> None:
             f"expected groups with weights in {result.benchmark}, got {weights} weights and the "
             f"group {largest}: evaluate again"
         )
+
+
+def distinct_folder(file: Path, files: Sequence[Path]) -> str:
+    """The end of a file's folder that tells it from those of the other files."""
+    folders = [path.resolve().parent.parts for path in files]
+    parts = file.resolve().parent.parts
+    for length in range(1, len(parts)):
+        alike = [other for other in folders if other[-length:] == parts[-length:]]
+        if len(alike) == 1:
+            return "/".join(parts[-length:])
+    return str(file.parent)
