@@ -4,7 +4,13 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from tests.backbones.hf_models import write_siglip2_naflex
+from tests.tiny import write_model
 from vlmtune.adapters.grounded_words import GroundedWords
+from vlmtune.adapters.negations import Negations
+from vlmtune.adapters.word_pieces import WordPieces
+from vlmtune.adapters.words import word_mask
+from vlmtune.backbones.hf.siglip2_naflex import SigLIP2NaFlex
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import Tokens
 
@@ -48,3 +54,27 @@ def test_a_known_negation_leaves_no_frozen_score(attached):
     # Training had no "without".
     torch.testing.assert_close(after[[0, 3]], before[[0, 3]])
     assert not torch.allclose(before[1], before[2])
+
+
+def negated(model, texts):
+    """Which texts have a negation, if training had all tokens."""
+    tower = model.text_tower
+    tokens = tower.words(texts)
+    pieces = WordPieces(tower.vocabulary(), tower.embedding.num_embeddings)
+    words = pieces(tokens.word_ids, word_mask(tokens.mask, model.text_special))
+    known = torch.ones_like(tokens.mask)
+    return Negations(model)(tokens, known, words).tolist()
+
+
+def test_clips_tokenizer_splits_contractions(tmp_path):
+    model = OpenClip(str(write_model(tmp_path / "bpe", vocabulary=False)))
+    texts = ["No cube", "the cube ISN'T red", "cubes aren’t red", "it cannot roll", "it's none."]
+    assert negated(model, texts) == [True] * 5
+    assert not any(negated(model, ["a can of tea", "its t-shirt", "a notary", "nora", "don"]))
+
+
+def test_a_negation_at_the_start_of_a_text_may_be_another_token(tmp_path):
+    # SigLIP 2's tokenizer marks the space before a word, and has no pieces for these words here.
+    model = SigLIP2NaFlex(str(write_siglip2_naflex(tmp_path / "siglip2")))
+    assert negated(model, ["no cube", "No cube", "red no", "the cube isnot"]) == [1, 1, 1, 0]
+    assert not any(negated(model, ["a piano", "a notary", "noon", "on"]))

@@ -268,7 +268,9 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
                 meanings = meanings_of_hidden
             if not self.training:
                 # The frozen model reads "no cube" as "cube".
-                negated = self.negations(text, self.unread.known(text))
+                known = self.unread.known(text)
+                words = self.unread.words(text)
+                negated = self.negations(text, known, words)
                 without_words = self.negations.empty.to(pooled.dtype)
                 pooled = torch.where(negated[:, None], without_words, pooled)
                 meanings = meanings.masked_fill(negated[:, None, None], 0.0)

@@ -3,20 +3,31 @@
 In: tokens of texts. Out: which texts have one, and the embedding to use instead. Never: weights.
 """
 
+from itertools import chain
+
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, pad
 
 from vlmtune.adapters.base import Vectors
 from vlmtune.adapters.towers import run_all, text_tower
-from vlmtune.adapters.words import one_token_ids
+from vlmtune.adapters.word_pieces import WordGroups
+from vlmtune.adapters.words import ids_of_words, word_mask
 from vlmtune.backbones.base import Backbone, TextTower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.types import Tokens
 
-NEGATIONS = ("no", "not", "'t", "without", "neither", "nor", "never", "none", "nothing")
-"""Words that turn a statement into its opposite; "'t" is the end of "isn't"."""
+_WORDS = ("no", "not", "cannot", "without", "neither", "nor", "never", "none")
+_WORDS += ("nobody", "nothing", "nowhere")
+_CONTRACTED = ("isn", "aren", "wasn", "weren", "don", "doesn", "didn", "can", "couldn", "won")
+_CONTRACTED += ("wouldn", "hasn", "haven", "hadn", "shouldn", "mustn", "needn", "ain")
+_CONTRACTIONS = tuple(f"{start}{mark}t" for start in _CONTRACTED for mark in "'’")
+NEGATIONS = (*_WORDS, *_CONTRACTIONS)
+"""Words that turn a statement into its opposite."""
+
+_ANY = -1  # in place of an id: any token
+_UNREAD = -2  # an id that no token has
 
 
 class Negations(nn.Module):
@@ -27,42 +38,66 @@ class Negations(nn.Module):
     nothing of the image: scored by it, no negated caption is favoured. A negation that no training
     text had is left as it is, since an adapter cannot read it either.
 
-    Words that the model's vocabulary lacks or that it splits into pieces are left out.
+    A negation of several tokens, such as "isn't", counts where all of them stand together, and one
+    that is only a part of a word ("no" in "piano") does not count.
 
     Source: ours.
     """
 
     ids: Tensor
+    last: Tensor
     empty: Tensor
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         tower = text_tower(backbone)
-        before, _ = backbone.text_special
-        known = one_token_ids(tower, NEGATIONS, backbone.text_special)
-        ids = torch.tensor(list(known.values()), dtype=torch.int64)
+        # A tokenizer may keep capitals.
+        words = [*NEGATIONS, *map(str.capitalize, NEGATIONS)]
+        known = ids_of_words(tower, words, backbone.text_special)
+        forms = set(map(tuple, chain.from_iterable(known.values())))
+        self.most = max(map(len, forms), default=0)  # tokens of a negation
+        rows, last = [], []
+        for form in sorted(forms):
+            missing = self.most - len(form)
+            rows.append([*form, *[_ANY] * missing])
+            last.append(len(form) - 1)
+        ids = torch.tensor(rows, dtype=torch.int64)
         empty = torch.zeros(1, backbone.embed_dim)
         if known:
-            first = next(iter(known))
-            empty = _without_words(tower, tower.words([first]), before)
+            tokens = tower.words([next(iter(known))])
+            empty = _without_words(tower, tokens, backbone.text_special)
         self.register_buffer("ids", ids, persistent=False)
+        self.register_buffer("last", torch.tensor(last, dtype=torch.int64), persistent=False)
         self.register_buffer("empty", empty, persistent=False)
 
-    def forward(self, text: Tokens, known: Bool[Tensor, "n t"]) -> Bool[Tensor, "n"]:
-        """Which texts have a negation that a training text had."""
+    def forward(
+        self, text: Tokens, known: Bool[Tensor, "n t"], words: WordGroups
+    ) -> Bool[Tensor, "n"]:
+        """Which texts have a negation whose tokens are `known`: a training text had them."""
         # A graph of ONNX has no maximum over nothing.
         if not len(self.ids):
             return known.new_zeros(len(text))
-        is_negation = (text.word_ids[:, :, None] == self.ids).any(dim=2)
-        return (is_negation & known & text.mask).any(dim=1)
+        ids = text.word_ids.masked_fill(~known, _UNREAD)
+        # A negation may start at each token, so its tokens are compared with those that follow.
+        following = self._following(ids, _UNREAD)[:, :, None]
+        matches = (following == self.ids) | (self.ids == _ANY)
+        # It is whole words.
+        is_last = self._following(words.is_last, False)
+        ends = is_last[:, :, self.last]
+        is_negation = matches.all(dim=3) & ends & words.is_first[:, :, None]
+        return is_negation.any(dim=2).any(dim=1)
+
+    def _following(self, tokens: Shaped[Tensor, "n t"], beyond: int) -> Shaped[Tensor, "n t most"]:
+        """Each token and those after it, as many as a negation has."""
+        parts = [pad(tokens, (0, i), value=beyond)[:, i:] for i in range(self.most)]
+        return torch.stack(parts, dim=2)
 
 
 @torch.no_grad()
-def _without_words(tower: TextTower, tokens: Tokens, position: int) -> Vectors:
-    """The embedding of the special tokens around the word at a position."""
-    values = tokens.values
-    special = torch.cat([values[:, :position], values[:, position + 1 :]], dim=1)
-    without = Tokens.full(special)
+def _without_words(tower: TextTower, tokens: Tokens, special: tuple[int, int]) -> Vectors:
+    """The embedding of the special tokens around the words of one text."""
+    is_word = word_mask(tokens.mask, special)
+    without = Tokens.full(tokens.values[~is_word][None])
     with evaluation_mode(*tower.blocks):
         last = run_all(tower, without)
         return normalize(tower.finish(last), dim=1)

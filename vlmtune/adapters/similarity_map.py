@@ -5,6 +5,7 @@ Never: a change of the towers, or a word beyond the size of the map.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from jaxtyping import Float
@@ -15,7 +16,7 @@ from typing_extensions import override
 
 from vlmtune.adapters.base import JointAdapter, PairScores
 from vlmtune.adapters.towers import each_token, run_all, text_tower, tower_of_one_shape
-from vlmtune.adapters.words import one_token_ids
+from vlmtune.adapters.words import ids_of_words
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.types import FeatureSpec, Tokens
@@ -93,8 +94,10 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
         self.text_tower = text_tower(backbone)
         self.embed_dim = backbone.embed_dim
         self.image_tokens = self.image_tower.special + backbone.image_tokens
-        known = one_token_ids(self.text_tower, self.functional, backbone.text_special)
-        distinct = list(dict.fromkeys(known.values()))  # words that share an id are one
+        known = ids_of_words(self.text_tower, self.functional, backbone.text_special)
+        forms = chain.from_iterable(known.values())
+        one_token = [form[0] for form in forms if len(form) == 1]
+        distinct = list(dict.fromkeys(one_token))  # words that share an id are one
         device = self.text_tower.embedding.weight.device
         ids = torch.tensor(distinct, dtype=torch.int64, device=device)
         self.register_buffer("functional_ids", ids, persistent=False)

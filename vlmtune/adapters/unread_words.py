@@ -19,7 +19,7 @@ from vlmtune.adapters.towers import (
     text_tower,
     value_path,
 )
-from vlmtune.adapters.word_pieces import ByToken, WordPieces
+from vlmtune.adapters.word_pieces import ByToken, WordGroups, WordPieces
 from vlmtune.adapters.words import word_mask
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.evaluation_mode import evaluation_mode
@@ -84,7 +84,7 @@ class UnreadWords(nn.Module):
     def forward(self, text: Tokens) -> tuple[ByToken, MeaningByToken]:
         r"""Which tokens are hidden; $\mu e^\tau \, (t_w - t_0)$ at the end of each hidden word."""
         is_word = word_mask(text.mask, self.special)
-        words = self.pieces(text.word_ids, is_word)
+        words = self.words(text)
         if self.training:
             return self._sampled(text, words.is_alone)
         # Words that no training text had; none before training.
@@ -171,6 +171,11 @@ class UnreadWords(nn.Module):
         unread = by_word.sum(dim=1)
         certainty = CERTAINTY ** distance.gt(0).sum(dim=1)
         return certainty * (evidence + unread), unread
+
+    def words(self, text: Tokens) -> WordGroups:
+        """The words of texts, of one or several tokens."""
+        is_word = word_mask(text.mask, self.special)
+        return self.pieces(text.word_ids, is_word)
 
     def known(self, text: Tokens) -> ByToken:
         """Which tokens a training text had."""

@@ -24,6 +24,8 @@ class WordGroups(NamedTuple):
 
     number: Int[Tensor, "n t"]
     """The word of each token, counted from 1 in each text; other tokens count as words, too."""
+    is_first: ByToken
+    """Which tokens are the first of a word; other tokens are, too."""
     is_last: ByToken
     """Which tokens are the last of a word."""
     is_alone: ByToken
@@ -63,9 +65,10 @@ class WordPieces(nn.Module):
         joined = joined & is_word[:, :-1] & is_word[:, 1:]
         joins_left = pad(joined, (1, 0))
         joins_right = pad(joined, (0, 1))
-        number = joins_left.logical_not().cumsum(dim=1)
+        is_first = ~joins_left
+        number = is_first.cumsum(dim=1)
         is_last = is_word & ~joins_right
-        return WordGroups(number, is_last, is_last & ~joins_left)
+        return WordGroups(number, is_first, is_last, is_last & is_first)
 
 
 def piece_marks(

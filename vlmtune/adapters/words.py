@@ -30,19 +30,24 @@ def word_mask(mask: Bool[Tensor, "n t"], special: tuple[int, int]) -> Bool[Tenso
     return after_lead & before_trail
 
 
-def one_token_ids(
+def ids_of_words(
     tower: TextTower, words: Sequence[str], special: tuple[int, int]
-) -> dict[str, int]:
-    """The ids of those words that the vocabulary holds as one token each."""
+) -> dict[str, tuple[list[int], list[int]]]:
+    """The ids of the tokens of each word, at the start of a text and after another word.
+
+    Both differ where a tokenizer marks the space before a word: SigLIP 2's has "no" and "▁no".
+    Words that a closed vocabulary lacks are left out.
+    """
     ids = {}
     for word in words:
         try:
-            tokens = tower.words([word])
-        except UserError:  # a closed vocabulary lacks it
+            tokens = tower.words([word, f"{word} {word}"])
+        except UserError:
             continue
-        real = word_mask(tokens.mask, special)
-        if real.sum() == 1:
-            ids[word] = int(tokens.word_ids[real])
+        alone, twice = word_mask(tokens.mask, special)
+        at_start = tokens.word_ids[0][alone].tolist()
+        both = tokens.word_ids[1][twice].tolist()
+        ids[word] = (at_start, both[len(at_start) :])
     return ids
 
 
