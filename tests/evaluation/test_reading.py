@@ -92,14 +92,17 @@ def test_the_box_is_what_a_centre_crop_leaves(size):
     assert seen_box(preprocess, size) == pytest.approx(expected, abs=0.01)
 
 
-def test_padding_makes_the_box_larger_than_the_image():
+@pytest.mark.parametrize("width", [160, 60])
+def test_padding_makes_the_box_larger_than_the_image(width):
     def preprocess(image):
         side = max(image.size)
         padded = Image.new("RGB", (side, side))
         padded.paste(image, ((side - image.width) // 2, 0))
         return torch.from_numpy(np.asarray(padded.resize((64, 64))).copy()).movedim(2, 0) / 255
 
-    assert seen_box(preprocess, (160, 200)) == pytest.approx((-0.125, 0, 1.25, 1), abs=0.01)
+    margin = (200 - width) / 2 / width
+    expected = (-margin, 0, 200 / width, 1)
+    assert seen_box(preprocess, (width, 200)) == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.parametrize("config", SCORED, ids=lambda path: path.stem)

@@ -179,11 +179,12 @@ def seen_box(
         return preprocess(Image.fromarray(levels)).double()
 
     seen = preprocessed(ramp)
-    # Black and white pictures tell the scale of each channel, in the middle, where no padding is.
-    rows = _middle(seen.shape[1])
-    columns = _middle(seen.shape[2])
+    # Black and white pictures tell the scale of each channel, and where no padding is.
     seen_black = preprocessed(np.zeros_like(ramp))
     seen_white = preprocessed(np.ones_like(ramp))
+    contrast = (seen_white - seen_black).abs().sum(dim=0)
+    rows = _middle(contrast.sum(dim=1))
+    columns = _middle(contrast.sum(dim=0))
     black = _channel_means(seen_black[:, rows, columns])
     white = _channel_means(seen_white[:, rows, columns])
     seen_red, seen_green, _ = (seen - black) / (white - black)
@@ -193,8 +194,8 @@ def seen_box(
     # Padding lies outside the ramps, so both lines are fitted to the middle alone.
     across_means = across[rows].mean(dim=0)
     down_means = down[:, columns].mean(dim=1)
-    left, box_width = _line(across_means)
-    top, box_height = _line(down_means)
+    left, box_width = _line(across_means, columns)
+    top, box_height = _line(down_means, rows)
     return left, top, box_width, box_height
 
 
@@ -207,17 +208,16 @@ def _centres(n: int) -> NDArray[np.float64]:
     return (np.arange(n) + 0.5) / n
 
 
-def _middle(n: int) -> slice:
-    """The middle half of n pixels."""
-    return slice(n // 4, n - n // 4)
+def _middle(contrast: Float[Tensor, "n"]) -> slice:
+    """The middle half, at least two, of the rows or columns with contrast: padding has none."""
+    inside = (contrast > contrast.max() / 2).nonzero()
+    quarter = len(inside) // 4
+    first = int(inside[0]) + quarter
+    return slice(first, first + max(2, len(inside) - 2 * quarter))
 
 
-def _line(values: Float[Tensor, "n"]) -> tuple[float, float]:
-    """Where a line through the middle half of the values starts, and how far it rises."""
-    n = len(values)
-    # A line needs two values at least, where a quarter of n leaves fewer.
-    start = n // 4
-    stop = max(start + 2, n - start)
-    centres = _centres(n)[start:stop]
-    slope, intercept = np.polyfit(centres, values.numpy()[start:stop], 1)
+def _line(values: Float[Tensor, "n"], part: slice) -> tuple[float, float]:
+    """Where a line through a part of the values starts, and how far it rises."""
+    centres = _centres(len(values))[part]
+    slope, intercept = np.polyfit(centres, values.numpy()[part], 1)
     return float(intercept), float(slope)
