@@ -135,8 +135,15 @@ class GroundedVectors(DualAdapter[Tokens, Tokens]):
         # The last two numbers fill the vectors up.
         evidence = self.image_norm * embedded[:, -self.size - 2 : -2]
         self.mean.copy_(evidence.mean(dim=0))
-        _, _, rows = torch.linalg.svd(evidence - self.mean, full_matrices=False)
-        self.basis.copy_(rows[: self.directions].T)
+        centred = evidence - self.mean
+        # From the n x n matrix of products, as vectors over ViT-B/32 have 67,080 numbers.
+        products = (centred @ centred.T).double()
+        _, vectors = torch.linalg.eigh(products)
+        # `eigh` sorts upwards.
+        largest = vectors.flip(1)[:, : self.directions].to(centred.dtype)
+        scaled = centred.T @ largest
+        # Orthonormal, also where directions have hardly any length.
+        self.basis.copy_(torch.linalg.qr(scaled).Q)
 
     @override
     def embed_image(self, image: Tokens) -> Vectors:
