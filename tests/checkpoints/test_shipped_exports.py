@@ -12,7 +12,7 @@ from vlmtune.cli.main import main
 from vlmtune.export.model_card import front_matter
 from vlmtune.report.run_report import RunReport
 
-EXPORTS = ["mm-adapter", "prompts", "late-layers", "eqsim"]
+EXPORTS = ["mm-adapter", "prompts", "late-layers", "eqsim", "grounded-vectors"]
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs/experiments/quickstart"
 UNUSED = ("train", "val", "multi", "ar4t_train", "ar4t_test", "benchmarks", "held_out", "foils")
