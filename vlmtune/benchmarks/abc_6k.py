@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.coco_files import closed, images_of_captions
-from vlmtune.benchmarks.files import get_file, write_image, write_json
+from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.results.metric_value import count
 from vlmtune.results.result import Result
@@ -98,7 +98,7 @@ class ABC6K(MultipleChoice):
     @cached_property
     def _pairs(self) -> list[tuple[str, str]]:
         """The lines two by two."""
-        with reading(self.path, "lines in pairs", get_file(self.source)):
+        with reading(self.path, "lines in pairs", self.fix):
             text = regular(self.path).read_text(encoding="utf-8")
             stripped = [line.strip() for line in text.split("\n")]
             lines = [line for line in stripped if line]
@@ -111,4 +111,4 @@ class ABC6K(MultipleChoice):
     def _images(self) -> dict[str, ImageRef]:
         """The first image of each caption; COCO has 600,000, of which few are wanted."""
         wanted = {closed(true) for true, _ in self._pairs}
-        return images_of_captions(self.captions, self.images, wanted, get_file(self.source))
+        return images_of_captions(self.captions, self.images, wanted, self.fix)

@@ -121,7 +121,7 @@ class Aro(MultipleChoice):
         layout = f"{', '.join(BOX)} and a {self.task} of each item"
         for row in self.rows(self.path, *TEXTS):
             box = None
-            with reading(self.path, layout, get_file(self.source)):
+            with reading(self.path, layout, self.fix):
                 if self.crop:
                     sides = [row[key] for key in BOX]
                     box = pixel_box(*sides)

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 from torch import Tensor
 
-from vlmtune.benchmarks.files import Row, check_chosen, obtain, read_rows
+from vlmtune.benchmarks.files import Row, check_chosen, get_file, obtain, read_rows
 from vlmtune.benchmarks.items import Items, as_stored, find_repeats, sample
 from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, check_scores, pair_scorer
 from vlmtune.config import Configured
@@ -198,6 +198,11 @@ class Benchmark(Configured, ABC, Generic[I]):
     def repeats(self) -> tuple[Repeat, ...]:
         """What occurs twice among the items, for the report."""
         return find_repeats(self.items.compared)
+
+    @property
+    def fix(self) -> str:
+        """What to do where a file is missing or damaged, as errors end."""
+        return get_file(self.source)
 
     def rows(self, path: str | Path, *keys: str) -> list[Row]:
         """Reads the rows of a JSON file, each with a text under every key."""

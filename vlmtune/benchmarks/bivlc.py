@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter
 from torch import Tensor
 from typing_extensions import TypedDict, override
 
-from vlmtune.benchmarks.files import Text, get_file, write_image
+from vlmtune.benchmarks.files import Text, write_image
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem
 from vlmtune.benchmarks.table_files import read_shards, write_parquet, written_image
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
@@ -94,8 +94,7 @@ class BiVLC(Paired):
 
     @override
     def read(self) -> list[PairedItem]:
-        fix = get_file(self.source)
-        rows: Iterator[_Row] = read_shards(Path(self.path), ROW, LAYOUT, fix)
+        rows: Iterator[_Row] = read_shards(Path(self.path), ROW, LAYOUT, self.fix)
         items = []
         for row in rows:
             images = (self._image(row["image"]), self._image(row["negative_image"]))

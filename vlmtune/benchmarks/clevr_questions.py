@@ -19,7 +19,7 @@ from torch import Tensor
 from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.blind_baselines import AnsweredItem, accuracies_without_images
-from vlmtune.benchmarks.files import Text, file_error, get_file, write_image, write_json
+from vlmtune.benchmarks.files import Text, file_error, write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import MultipleChoice
 from vlmtune.results.result import Result
 from vlmtune.storage.files import read_json
@@ -118,7 +118,7 @@ class ClevrQuestions(MultipleChoice):
 
     @override
     def read(self) -> list[AnsweredItem]:
-        content: _File = read_json(self.path, LAYOUT, get_file(self.source), _File)
+        content: _File = read_json(self.path, LAYOUT, self.fix, _File)
         items = []
         for number, row in enumerate(content["questions"]):
             last = row["program"][-1]

@@ -17,7 +17,7 @@ from torch import Tensor
 from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.blind_baselines import AnsweredItem, accuracies_without_images
-from vlmtune.benchmarks.files import Text, get_file, write_image, write_json
+from vlmtune.benchmarks.files import Text, write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import MultipleChoice
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
 from vlmtune.results.result import Result
@@ -119,7 +119,7 @@ class ClevrStatements(MultipleChoice):
 
     @override
     def read(self) -> list[Statement]:
-        content: _File = read_json(self.path, LAYOUT, get_file(self.source), _File)
+        content: _File = read_json(self.path, LAYOUT, self.fix, _File)
         items = []
         for row in content["questions"]:
             item = Statement(

@@ -132,12 +132,14 @@ def _unified(raw: Any) -> Any:
 def read_subsets(path: Path, texts: tuple[str, ...]) -> dict[str, Bool[Tensor, "C"]]:
     """Reads which of the queries `texts` training has seen, `{"seen": [...], "unseen": [...]}`."""
     subsets = {}
-    for name, labels in read_json(path, SEEN, shape=Subsets).items():
+    content: Subsets = read_json(path, SEEN, shape=Subsets)
+    for name, labels in content.items():
         # A misspelt label would silently leave its query out of both means.
         unknown = sorted(set(labels) - set(texts))
         if unknown:
             raise file_error(path, SEEN, f"{unknown[0]!r}, which is not a label")
-        subsets[name] = torch.tensor([text in labels for text in texts])
+        is_of_subset = [text in labels for text in texts]
+        subsets[name] = torch.tensor(is_of_subset)
     return subsets
 
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from typing_extensions import override
 
-from vlmtune.benchmarks.files import Text, get_file, write_image, write_json
+from vlmtune.benchmarks.files import Text, write_image, write_json
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem
 from vlmtune.benchmarks.votes import VoteOptions, Votes
 from vlmtune.storage.files import read_json
@@ -64,7 +64,7 @@ class ColaMulti(VoteOptions, Paired):
 
     @override
     def read(self) -> list[PairedItem]:
-        rows: list[Row] = read_json(self.path, LAYOUT, get_file(self.source), list[Row])
+        rows: list[Row] = read_json(self.path, LAYOUT, self.fix, list[Row])
         votes = []
         for position, row in enumerate(rows):
             cell = row[4] if len(row) == 5 else None  # the released file has no votes

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from vlmtune.benchmarks.files import first_file, get_file, write_image, write_json
+from vlmtune.benchmarks.files import first_file, write_image, write_json
 from vlmtune.benchmarks.half_truth_units import LAYOUT, Units, comparisons
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.storage.files import read_json
@@ -84,7 +84,7 @@ class HalfTruths(MultipleChoice):
             return items
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
         for file in files:
-            records = read_json(file, LAYOUT, get_file(self.source), list[Units])
+            records = read_json(file, LAYOUT, self.fix, list[Units])
             for record in records:
                 # The authors' pipeline writes paths of its own machine, so the name alone may do.
                 named = Path(self.images, record["image_path"])

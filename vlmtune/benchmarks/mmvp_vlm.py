@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from vlmtune.benchmarks.files import Prompt, first_file, get_file, read_csv, write_csv, write_image
+from vlmtune.benchmarks.files import Prompt, first_file, read_csv, write_csv, write_image
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem
 from vlmtune.storage.files import reading
 from vlmtune.types import ImageRef
@@ -70,7 +70,7 @@ class MmvpVlm(Paired):
     def read(self) -> list[PairedItem]:
         items = []
         rows = read_csv(self.path, COLUMNS, self.source)
-        with reading(self.path, "two rows a pair, numbered", get_file(self.source)):
+        with reading(self.path, "two rows a pair, numbered", self.fix):
             # Rows 1 and 2 are a pair, and so on: a lost row would shift all after it.
             by_number = {int(row["Question ID"]): row for row in rows}
             for number in range(1, max(by_number) + 1, 2):

@@ -15,7 +15,7 @@ from typing import Literal
 from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import get_file, read_csv, write_csv, write_image
+from vlmtune.benchmarks.files import read_csv, write_csv, write_image
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.storage.files import check_shape, reading
 from vlmtune.types import ImageRef
@@ -80,7 +80,7 @@ class NegBench(MultipleChoice):
         if not self.strict:
             layout = 'true captions that are the first, as "reference" needs'
             check_shape(rows, list[_TrueFirst], self.path, layout, 'choose "strict"')
-        with reading(self.path, "an image, captions and a true one", get_file(self.source)):
+        with reading(self.path, "an image, captions and a true one", self.fix):
             for row in rows:
                 captions = _captions(row)
                 # Candidates are the true caption and then the others.

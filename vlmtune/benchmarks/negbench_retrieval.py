@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.crepe_files import read_texts
-from vlmtune.benchmarks.files import get_file, read_csv, write_csv, write_image
+from vlmtune.benchmarks.files import read_csv, write_csv, write_image
 from vlmtune.benchmarks.negbench import SOURCE, image_of
 from vlmtune.benchmarks.rules.ranking import CaptionedImage, Ranking
 from vlmtune.storage.files import reading
@@ -59,7 +59,7 @@ class NegBenchRetrieval(Ranking):
     def read(self) -> list[CaptionedImage]:
         captions: dict[ImageRef, list[str]] = {}
         rows = read_csv(self.path, ("captions",), self.source)
-        with reading(self.path, "an image and a list of captions", get_file(self.source)):
+        with reading(self.path, "an image and a list of captions", self.fix):
             for row in rows:
                 image = image_of(row, self.images)
                 texts = read_texts(row["captions"])

@@ -67,12 +67,14 @@ def _shown(scores: Float[Tensor, "n"], true: Bool[Tensor, "n"], best: int) -> li
     leading = min(len(true_positions) + best, len(scores))
     least = scores.topk(leading).values[-1]
     near = (scores >= least).nonzero()[:, 0]
+    near_and_false = near[~true[near]]
     chosen = _first(scores, near, best)
     chosen += _first(scores, true_positions, TRUE)
-    chosen += _first(scores, near[~true[near]], 1)
+    chosen += _first(scores, near_and_false, 1)
 
     def order(position: int) -> tuple[float, bool, int]:
-        return -float(scores[position]), bool(true[position]), position
+        score = float(scores[position])
+        return -score, bool(true[position]), position
 
     return sorted(set(chosen), key=order)
 

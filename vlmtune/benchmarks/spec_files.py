@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, NonNegativeInt
 from typing_extensions import TypedDict
 
-from vlmtune.benchmarks.files import Text, get_file
+from vlmtune.benchmarks.files import Text
 from vlmtune.benchmarks.rules.multiple_choice import MultipleChoice
 from vlmtune.storage.files import read_json, reading
 
@@ -44,8 +44,9 @@ class SpecFiles(MultipleChoice):
         """Yields the folder, the query and the keys of each case, the true key first."""
         for subset in self.subsets:
             path = Path(self.path, subset, file)
-            for case in read_json(path, LAYOUT, get_file(self.source), list[_Case]):
+            cases: list[_Case] = read_json(path, LAYOUT, self.fix, list[_Case])
+            for case in cases:
                 false = list(case["keys"])
-                with reading(path, LAYOUT, get_file(self.source)):
+                with reading(path, LAYOUT, self.fix):
                     true = false.pop(case["label"])
                 yield path.parent, case["query"], (true, *false)

@@ -67,10 +67,11 @@ class TableOptions(VoteOptions):
         if self.splits is None and not known:
             return rows
         chosen = self.splits
+        wanted = list(chosen or ())
         if chosen is None:
             chosen = [split for split in TEST_SPLITS if split in known][:1]
+            wanted = f"one called {', '.join(TEST_SPLITS)}"
         if not chosen or not set(chosen) <= known:
-            wanted = "one called " + ", ".join(TEST_SPLITS) if self.splits is None else list(chosen)
             raise UserError(
                 f"expected a split of {self.path}, {wanted}, got {sorted(known)}: name some by "
                 "`splits`"
@@ -91,8 +92,9 @@ def kind_of_table(path: Path, columns: Columns | None) -> str:
 def read_shards(folder: Path, shape: Any, layout: str, fix: str) -> Iterator[Any]:
     """Yields the checked rows of a release's Parquet files; each name says how many there are."""
     files = sorted(folder.glob("*.parquet"))
-    if files and (parts := SHARD.fullmatch(files[0].stem)):
-        name, count = parts.groups()
+    numbered = SHARD.fullmatch(files[0].stem) if files else None
+    if numbered:
+        name, count = numbered.groups()
         # Those that are missing, too: opening one is an error.
         files = [folder / f"{name}-{k:05d}-of-{count}.parquet" for k in range(int(count))]
     for file in files:
@@ -155,9 +157,9 @@ def write_parquet(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 def _held_out(rows: Sequence[TableRow], fraction: float) -> list[TableRow]:
     """The rows whose images a builder with the same `held_out` does not train on."""
     images = DistinctImages((HELD_OUT,), fraction)
-    digested = [(row, tuple(_digests(row))) for row in rows]
     # A row may join the images of other rows, so all rows are added before the first is asked for:
     # the split of an image is that of all that it shares rows with.
+    digested = [(row, tuple(_digests(row))) for row in rows]
     for row, digests in digested:
         images.add(row, digests)
     images.finish()

@@ -38,11 +38,12 @@ class TableRetrieval(TableOptions, Ranking):
 
     @override
     def read(self) -> list[CaptionedImage]:
-        captions: dict[ImageRef, dict[str, None]] = {}
+        captions: dict[ImageRef, list[str]] = {}
         for row in self.measured_rows():
             image = image_ref(row.image, row)
-            texts = texts_of(row, negatives=False)
             # Rows of one image are one query; a caption in two of them counts once.
-            captions_of_image = captions.setdefault(image, {})
-            captions_of_image.update(dict.fromkeys(texts))
+            texts = captions.setdefault(image, [])
+            for text in texts_of(row, negatives=False):
+                if text not in texts:
+                    texts.append(text)
         return [CaptionedImage(image, tuple(texts)) for image, texts in captions.items()]

@@ -22,7 +22,7 @@ from torch import Tensor
 from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import Text, first_file, get_file, write_image, write_json
+from vlmtune.benchmarks.files import Text, first_file, write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.metrics.auroc import auroc
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
@@ -131,19 +131,19 @@ class Valse(MultipleChoice):
     @override
     def read(self) -> list[ChoiceItem]:
         items = []
-        fix = get_file(self.source)
         for piece in self.pieces:
             path = Path(self.path, f"{piece}.json")
-            rows = read_json(path, LAYOUT, fix, dict[str, _Row])
+            rows = read_json(path, LAYOUT, self.fix, dict[str, _Row])
             # Rows with too few votes may lack the rest, so only valid rows are checked in full.
             valid = {}
             for key, row in rows.items():
                 if row["mturk"]["caption"] >= VOTES:
                     valid[key] = row
-            checked = check_shape(valid, dict[str, _ValidRow], path, LAYOUT, fix)
+            checked = check_shape(valid, dict[str, _ValidRow], path, LAYOUT, self.fix)
             for row in checked.values():
                 image = self._image(piece, row["image_file"])
-                items.append(ChoiceItem(image, (row["caption"], row["foil"]), piece))
+                texts = (row["caption"], row["foil"])
+                items.append(ChoiceItem(image, texts, piece))
         return items
 
     def _image(self, piece: str, file: str) -> ImageRef:

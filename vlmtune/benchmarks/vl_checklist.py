@@ -15,7 +15,7 @@ from pydantic import Field
 from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import Text, file_error, get_file, write_image, write_json
+from vlmtune.benchmarks.files import Text, file_error, write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice, united
 from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
@@ -96,7 +96,7 @@ class VLCheckList(MultipleChoice):
                 continue
             group = f"{name.parts[0]} {name.stem.rpartition('_')[2]}"
             shape = list[tuple[Text, _Captions]]
-            for image, texts in read_json(path, LAYOUT, get_file(self.source), shape):
+            for image, texts in read_json(path, LAYOUT, self.fix, shape):
                 file = ImageRef(Path(self.images, corpus, image))
                 items.append(ChoiceItem(file, (texts["POS"][0], texts["NEG"][0]), group))
         return items

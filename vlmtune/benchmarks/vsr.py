@@ -14,7 +14,7 @@ from typing import Literal
 from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.coco_files import coco_image
-from vlmtune.benchmarks.files import Text, get_file, write_image, write_json
+from vlmtune.benchmarks.files import Text, write_image, write_json
 from vlmtune.benchmarks.rules.statements import StatementItem, Statements
 from vlmtune.storage.files import check_shape
 
@@ -68,7 +68,7 @@ class VSR(Statements):
     def read(self) -> list[StatementItem]:
         layout = "statements with a label 0 or 1"
         rows = self.rows(self.path, *KEYS)
-        checked = check_shape(rows, list[_Row], self.path, layout, get_file(self.source))
+        checked = check_shape(rows, list[_Row], self.path, layout, self.fix)
         items = []
         for row in checked:
             # The link ends in "train2017/0001.jpg": it alone says which folder has the image.

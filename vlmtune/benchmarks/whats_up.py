@@ -16,7 +16,7 @@ from pydantic import Field
 from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import Text, get_file, write_image, write_json
+from vlmtune.benchmarks.files import Text, write_image, write_json
 from vlmtune.benchmarks.rules.choice_items import ChoiceItem
 from vlmtune.benchmarks.rules.choice_sets import ChoiceSets, SetItem
 from vlmtune.benchmarks.whats_up_questions import QUESTIONS, read_questions
@@ -96,26 +96,26 @@ class WhatsUp(ChoiceSets):
 
     @override
     def read(self) -> list[ChoiceItem]:
-        fix = get_file(self.source)
         items: list[ChoiceItem] = []
         for part in self.parts:
             if part in CONTROLLED:
-                items += self._controlled(part, fix)
+                items += self._controlled(part)
             else:
-                items += read_questions(self.path, part, self.images, self.coco, fix)
+                items += read_questions(self.path, part, self.images, self.coco, self.fix)
         return items
 
-    def _controlled(self, part: str, fix: str) -> list[SetItem]:
+    def _controlled(self, part: str) -> list[SetItem]:
         file, folder = CONTROLLED[part]
         path = Path(self.path, file)
         items = []
-        for row in read_json(path, ROWS, fix, list[_Row]):
+        for row in read_json(path, ROWS, self.fix, list[_Row]):
             # The published paths start from another working directory.
             name = PurePosixPath(row["image_path"])
-            with reading(path, ROWS, fix):
+            with reading(path, ROWS, self.fix):
                 first, side, *_, second = name.stem.split("_")
+            objects = f"{first} {second}"
             axis = "left or right" if side in ("left", "right") else "other"
             image = ImageRef(Path(self.images, folder, name.name))
             texts = tuple(row["caption_options"])
-            items.append(SetItem(image, texts, part, 1, f"{first} {second}", axis))
+            items.append(SetItem(image, texts, part, 1, objects, axis))
         return items

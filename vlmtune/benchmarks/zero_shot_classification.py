@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import Prompt, Text, class_folders, get_file, write_image, write_json
+from vlmtune.benchmarks.files import Prompt, Text, class_folders, write_image, write_json
 from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, embed
 from vlmtune.benchmarks.rules.classification import (
     Candidate,
@@ -83,7 +83,8 @@ class ZeroShotClassification(Classification):
     @classmethod
     def fixture(cls, folder: Path) -> "ZeroShotClassification":
         names = {}
-        for i, word in enumerate(("airplane", "bird", "fire truck", "horse", "ship", "tree frog")):
+        words = ("airplane", "bird", "fire truck", "horse", "ship", "tree frog")
+        for i, word in enumerate(words):
             label = f"n{i:04d}"
             names[label] = word
             for k in range(1 + i % 2):
@@ -145,14 +146,14 @@ class ZeroShotClassification(Classification):
         n = len(self._paths)
         layout = f"a JSON list of {n} names, or an object {{folder: name}} of {n} folders,"
         listed = Annotated[list[Text], Field(min_length=n, max_length=n)]
-        names = read_json(path, layout, get_file(self.source), listed | dict[str, Text])
+        names = read_json(path, layout, self.fix, listed | dict[str, Text])
         if isinstance(names, list):
             return dict(zip(self._paths, names, strict=True))
         odd = sorted(names.keys() ^ self._paths.keys())
         if odd:
             raise UserError(
                 f"expected a folder and a name in {path} for each class, got one of both for "
-                f"{len(odd)}, first {odd[0]!r}: {get_file(self.source)}"
+                f"{len(odd)}, first {odd[0]!r}: {self.fix}"
             )
         return {folder: names[folder] for folder in self._paths}
 

@@ -111,7 +111,9 @@ class SwapAdjectives(Rule):
             # "black and white"
             if BETWEEN_ADJECTIVES.issuperset(sentence.tags[i + 1 : j]):
                 continue
-            if (a and _doubled(a, first, second)) or (b and _doubled(b, second, first)):
+            if a and _doubled(a, first, second):
+                continue
+            if b and _doubled(b, second, first):
                 continue
             first_span = (i, i + 1)
             second_span = (j, j + 1)
@@ -144,7 +146,7 @@ class ExchangeAttributes(Rule):
             if _shared(sentence, a, b):
                 continue
             # "a very tall giraffe and a tree" would become "a very tree".
-            if any(sentence.tags[max(0, x.start - 1)] == "ADV" for x in (a, b)):
+            if "ADV" in (sentence.tag(a.start - 1), sentence.tag(b.start - 1)):
                 continue
             first = (a.start, a.noun)
             second = (b.start, b.noun)
@@ -240,8 +242,7 @@ class ReplaceWord(Rule):
 
 def _has_determiner(sentence: Sentence, phrase: NounPhrase) -> bool:
     """Whether "a", "this", "one" or "his" stands before the phrase."""
-    before = sentence.tags[: phrase.start]
-    return before[-1:] in (("DET",), ("NUM",), ("PRON",))
+    return sentence.tag(phrase.start - 1) in ("DET", "NUM", "PRON")
 
 
 def _pairs(sentence: Sentence, rng: Random) -> list[tuple[NounPhrase, NounPhrase]]:
@@ -279,19 +280,17 @@ def _any_word(sentence: Sentence, position: int) -> bool:
 
 def _descriptive(sentence: Sentence, position: int) -> bool:
     """Whether an adjective alone describes an object, unlike "many", "full of", "taller than"."""
-    if sentence.words[position + 1 : position + 2] in (("of",), ("than",)):
+    if sentence.word(position + 1) in ("of", "than"):
         return False
     return sentence.words[position].lower() not in word_set("quantifiers")
 
 
 def _locative(sentence: Sentence, position: int) -> bool:
     """Whether a preposition says where an object is and is not part of "in front of"."""
-    low = _lower(sentence.words)
-    if low[position] in word_set("particles"):
+    if sentence.words[position].lower() in word_set("particles"):
         return False
-    before = low[max(0, position - 1) : position]
-    after = low[position + 1 : position + 2]
-    if not word_set("light_nouns").isdisjoint(before + after):
+    beside = (sentence.word(position - 1).lower(), sentence.word(position + 1).lower())
+    if not word_set("light_nouns").isdisjoint(beside):
         return False
     return _relates(sentence, position) and not _is_denied(sentence, position)
 
@@ -317,20 +316,22 @@ def _one_and_other(sentence: Sentence) -> bool:
         if word not in ("other", "others", "another"):
             continue
         # A pronoun that is the subject, unlike "other cars", "each other" and "in the other".
-        has_noun = sentence.tags[i + 1 : i + 2] in (("NOUN",), ("PROPN",), ("ADJ",), ("NUM",))
-        start = i - 1 if low[i - 1 : i] == ("the",) else i
-        after_preposition = sentence.tags[start - 1 : start] == ("ADP",)
-        if not has_noun and not after_preposition and low[i - 1 : i] != ("each",):
+        has_noun = sentence.tag(i + 1) in ("NOUN", "PROPN", "ADJ", "NUM")
+        before = sentence.word(i - 1).lower()
+        start = i - 1 if before == "the" else i
+        after_preposition = sentence.tag(start - 1) == "ADP"
+        if not has_noun and not after_preposition and before != "each":
             return True
     return False
 
 
 def _doubled(phrase: NounPhrase, old: str, new: str) -> bool:
     """Whether a phrase has a word like the new one: "a large large spoon", "a large small cube"."""
-    group = groups().get(new.lower())
-    if group is None or group == groups().get(old.lower()):
+    group_of = groups()
+    group = group_of.get(new.lower())
+    if group is None or group == group_of.get(old.lower()):
         return new.lower() in phrase.modifiers
-    return any(groups().get(word) == group for word in phrase.modifiers)
+    return any(group_of.get(word) == group for word in phrase.modifiers)
 
 
 def _shared(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:
@@ -352,13 +353,13 @@ def _states_relation(sentence: Sentence, position: int) -> bool:
     """Whether a preposition relates two objects, unlike "with no", "over 20" and "on display"."""
     if not _relates(sentence, position):
         return False
-    low = _lower(sentence.words)
-    word = low[position]
-    after = low[position + 1]
+    before = sentence.word(position - 1).lower()
+    word = sentence.word(position).lower()
+    after = sentence.word(position + 1).lower()
     if word in ("with", "without"):
         return after not in ("no", "nothing", "any") and not _participle(sentence, position - 1)
     if word == "over":
-        return not after[0].isdigit() and low[max(0, position - 1)] != "all"
+        return not after[0].isdigit() and before != "all"
     if word != "on":
         return True
     if after in word_set("idioms_with_on"):
@@ -372,7 +373,7 @@ def _states_relation(sentence: Sentence, position: int) -> bool:
 
 def _participle(sentence: Sentence, position: int) -> bool:
     """Whether a word is a verb such as "filled", with which "with" is one word."""
-    if position < 0 or sentence.tags[position] != "VERB":
+    if sentence.tag(position) != "VERB":
         return False
     word = sentence.words[position].lower()
     return word.endswith("ed") or word in word_set("participles")
@@ -382,13 +383,11 @@ def _relates(sentence: Sentence, position: int) -> bool:
     """Whether a preposition has an object after it, and before it no word that it belongs to."""
     if sentence.tags[position] != "ADP":
         return False
-    before = sentence.words[position - 1].lower() if position else ""
+    before = sentence.word(position - 1).lower()
     if before in ("depending", "based", "along", "together", "up", "down", "out"):
         return False
     # An object follows: "on a box", not "the lamp is on".
-    if position + 1 == len(sentence.tags):
-        return False
-    return sentence.tags[position + 1] in ("DET", "PRON", "NUM", "ADJ", "NOUN", "PROPN")
+    return sentence.tag(position + 1) in ("DET", "PRON", "NUM", "ADJ", "NOUN", "PROPN")
 
 
 def _counts(sentence: Sentence, position: int) -> bool:

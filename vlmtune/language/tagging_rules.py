@@ -21,6 +21,7 @@ COMPOUND = re.compile(
 LONGEST = 8  # adjectives in a row
 NOUNS = ("NOUN", "PROPN")  # common and proper
 BOUNDARIES = ("PUNCT", "SCONJ", "CCONJ", "PRON")  # a clause may end or begin here
+PRONOUNS = ("both", "all", "some", "another", "each", "this", "that")  # or determiners
 
 
 @lru_cache(maxsize=65536)
@@ -31,15 +32,17 @@ def tagged(words: tuple[str, ...]) -> tuple[str, ...]:
     for i, word in enumerate(words):
         options.append(_options(word, low[i], i))
     context = _Context(low, options)
+    chosen = context.tags
     # From left to right: a choice sees the tags before it and the options after it.
     for i in range(len(low)):
-        context.tags.append(context.choose(i))
+        chosen.append(context.choose(i))
     # The adjective of a name is part of it: "New York".
-    for i in range(len(low) - 1, 0, -1):
-        is_named = words[i][:1].isupper() and context.tags[i + 1 : i + 2] == ["PROPN"]
-        if context.tags[i] == "ADJ" and is_named and not ends_sentence(words, i - 1):
-            context.tags[i] = "PROPN"
-    return tuple(context.tags)
+    for i in range(len(low) - 2, 0, -1):
+        before_name = chosen[i] == "ADJ" and chosen[i + 1] == "PROPN"
+        has_capital = words[i][:1].isupper()
+        if before_name and has_capital and not ends_sentence(words, i - 1):
+            chosen[i] = "PROPN"
+    return tuple(chosen)
 
 
 def _options(word: str, low: str, position: int) -> tuple[str, ...]:
@@ -96,7 +99,8 @@ def _is_comparative(low: str) -> bool:
         if stem[-1:] == shorter[-1:]:
             bases.append(shorter)  # "bigger", unlike "father" and "freezer"
         for base in bases:
-            if len(base) > 2 and "ADJ" in tags().get(base, ()):
+            known = tags().get(base, ())
+            if len(base) > 2 and "ADJ" in known:
                 return True
     return False
 
@@ -198,14 +202,12 @@ class _Context:
         """A verb that may be a noun or an adjective."""
         word = self.low[i]
         # "wave" may be a noun, "clean" an adjective.
-        other = ""
-        for kind in ("NOUN", "ADJ"):
-            if kind in self.options[i]:
-                other = kind
-                break
+        others = [kind for kind in ("NOUN", "ADJ") if kind in self.options[i]]
+        other = others[0] if others else ""
         if word.endswith("ing"):
             return self._gerund(i, other)
-        if word.endswith("ed") or word in word_set("participles") or word in word_set("irregular"):
+        is_irregular = word in word_set("participles") or word in word_set("irregular")
+        if word.endswith("ed") or is_irregular:
             return self._past(i, other)
         if other == "NOUN":
             return "VERB" if self._finite(i) else "NOUN"
@@ -219,7 +221,7 @@ class _Context:
     def _pronoun(self, i: int) -> bool:
         """Whether the word before stands for a noun: "one stands", "both wear"."""
         word, tag = self.before(i)
-        return tag == "NUM" or word in ("both", "all", "some", "another", "each", "this", "that")
+        return tag == "NUM" or word in PRONOUNS
 
     def _after_be(self, i: int) -> bool:
         word, tag = self.before(i)
@@ -290,14 +292,16 @@ class _Context:
 
     def _goes_on(self, i: int) -> bool:
         """Whether an object, a location or the end follows, and no verb."""
-        if self.can(i + 1, "VERB", "AUX") and not self.can(i + 1, "NOUN"):
+        after = i + 1
+        if self.can(after, "VERB", "AUX") and not self.can(after, "NOUN"):
             return False
         # Of a usual noun, "park in" shows nothing: a noun may be followed so, too.
-        noun_first = self.options[i][0] == "NOUN" and self.can(i + 1, "ADP", "CCONJ")
-        if not noun_first and not self.ends(i + 1, "PUNCT"):
-            if self.can(i + 1, "DET", "PRON", "ADP", "ADV", "PART", "NUM", "SCONJ"):
+        is_usual_noun = self.options[i][0] == "NOUN"
+        noun_first = is_usual_noun and self.can(after, "ADP", "CCONJ")
+        if not noun_first and not self.ends(after, "PUNCT"):
+            if self.can(after, "DET", "PRON", "ADP", "ADV", "PART", "NUM", "SCONJ"):
                 return True
-            if not self.nominal(i + 1):
+            if not self.nominal(after):
                 return False
         # Here the word may be a noun as well: a clause has only one finite verb.
         return not self._verb_behind() and not self._verb_ahead(i)
@@ -398,11 +402,12 @@ def _can(context: _Context, i: int) -> str:
     tag = context.tag_before(i)
     after = context.word(i + 1)
     verb = context.can(i + 1, "VERB", "AUX", "ADV", "PART")
+    if tag == "DET":
+        return "NOUN"
     # What no auxiliary has after it: "is", "sits", "sitting", "filled".
     inflected = _third_person(after) or after in ("is", "are") or after.endswith(("ing", "ed"))
-    if tag == "DET" or (tag in (*NOUNS, "ADJ") and (inflected or not verb)):
-        return "NOUN"
-    return "AUX"
+    follows_noun = tag in (*NOUNS, "ADJ")
+    return "NOUN" if follows_noun and (inflected or not verb) else "AUX"
 
 
 def _next(context: _Context, i: int) -> str:

@@ -13,6 +13,7 @@ from vlmtune.language.tagger import Tagger
 from vlmtune.language.words import words
 
 KINDS = ("NOUN", "ADJ", "VERB", "ADP", "NUM")  # that a rule can replace
+Draws = tuple[Sequence[str], Sequence[int]]  # words, and the running sums of their counts
 
 
 class Vocabulary:
@@ -30,7 +31,7 @@ class Vocabulary:
 
     def __init__(self, counts: Mapping[str, Mapping[str, int]]) -> None:
         self.counts: dict[str, dict[str, int]] = {}
-        self._sums: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {}
+        self._sums: dict[str, Draws] = {}
         # Sorted, so that a draw does not depend on the order of the captions.
         for name in sorted(counts):
             count_of = dict(sorted(counts[name].items()))
@@ -54,7 +55,7 @@ class Vocabulary:
                     count_of[word.lower()] += 1
         return cls(counts)
 
-    def like(self, word: str, tag: str) -> tuple[Sequence[str], Sequence[int]]:
+    def like(self, word: str, tag: str) -> Draws:
         """The words of the kind of `word`, sorted, and the running sums of their counts."""
         return self._sums.get(kind(word, tag), ((), ()))
 

@@ -96,6 +96,14 @@ class Sentence:
         gaps.append(caption[end:])
         return tuple(words), tuple(gaps)
 
+    def word(self, i: int) -> str:
+        """Word i, or "" outside the caption."""
+        return self.words[i] if 0 <= i < len(self.words) else ""
+
+    def tag(self, i: int) -> str:
+        """The tag of word i, or "" outside the caption."""
+        return self.tags[i] if 0 <= i < len(self.tags) else ""
+
     def edited(self, edits: Edits) -> str:
         """The caption with other words.
 
@@ -137,8 +145,8 @@ class Sentence:
         at = 0
         end = len(self.words)
         # An empty edit at the end copies the words after the last edit.
-        last: tuple[tuple[int, int], Sequence[str]] = ((end, end), ())
-        for (start, stop), new in [*sorted(edits.items()), last]:
+        edits = {(end, end): (), **edits}
+        for (start, stop), new in sorted(edits.items()):
             for i in range(at, start):
                 before = self.gaps[i] if gap is None else gap
                 pieces.append(Piece(before, self.words[i], i))
@@ -156,8 +164,10 @@ class Sentence:
 
     def inner(self, word: str) -> str:
         """A word of the caption as it is written within a sentence."""
+        if word == "I":
+            return word
         for start in self._capitals:
-            if word == self.words[start] and self.tags[start] != "PROPN" and word != "I":
+            if word == self.words[start] and self.tags[start] != "PROPN":
                 return word[:1].lower() + word[1:]
         return word
 
@@ -166,7 +176,8 @@ class Sentence:
         """The words that have a capital because they begin a sentence."""
         starts = set()
         for i, word in enumerate(self.words):
-            if (i == 0 or ends_sentence(self.words, i - 1)) and _capital(word):
+            is_first = i == 0 or ends_sentence(self.words, i - 1)
+            if is_first and _capital(word):
                 starts.add(i)
         return frozenset(starts)
 

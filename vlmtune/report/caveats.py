@@ -224,10 +224,13 @@ def _limits(benchmark: str, runs: Sequence[RunReport]) -> list[str]:
 
 def _by_text(texts: dict[str, str], benchmark: str, runs: Sequence[RunReport]) -> list[str]:
     """Each text once, followed by its runs unless all runs of the benchmark agree."""
-    names: dict[str, list[str]] = {}
-    for name, text in texts.items():
-        names.setdefault(text, []).append(name)
-    seeing = {run.name for run in runs if not run.text_only and run.of(benchmark) is not None}
-    if len(names) == 1 and seeing <= texts.keys():
-        return list(names)
-    return [f"{text} ({', '.join(having)})" for text, having in names.items()]
+    measured = [run for run in runs if run.of(benchmark) is not None]
+    seeing = {run.name for run in measured if not run.text_only}
+    different = list(dict.fromkeys(texts.values()))
+    if len(different) == 1 and seeing <= texts.keys():
+        return different
+    lines = []
+    for text in different:
+        having = ", ".join(name for name in texts if texts[name] == text)
+        lines.append(f"{text} ({having})")
+    return lines

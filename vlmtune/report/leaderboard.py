@@ -32,6 +32,8 @@ PROMPTS = ("prompt", "templates")
 """Options of benchmarks that make captions of names."""
 TWIN = ".reference"
 """What a benchmark's name ends with where it counts a second time, as the published script does."""
+Pairs = dict[tuple[int, int], tuple[Comparison, ...]]
+"""The comparisons of two models, by their positions."""
 COSTS = ("trained weights", "bytes an image", "pairs a second", "training")
 CSV_COLUMNS = (
     *("model", "text_only", "trained_weights"),
@@ -91,16 +93,16 @@ class Board:
         self.runs = [entry.report for entry in entries]
         check_runs(self.runs)
         self.rows: dict[str, list[Row]] = {"strict": [], "reference": []}
-        for row in chain.from_iterable(part.primary for part in sections(self.runs)):
-            self.rows[row.convention].append(row)
+        for section in sections(self.runs):
+            for row in section.primary:
+                self.rows[row.convention].append(row)
         # Comparisons and warnings count by the strict convention; the other would repeat them.
         self.strict = list(map(_strict, self.runs))
-        by_run: list[list[Comparison]] = [[] for _ in self.runs]
-        for one in compare_with_first(self.strict):
-            by_run[one.run].append(one)
+        comparisons = compare_with_first(self.strict)
         self.gains = []
         self.points: dict[int, Point] = {0: (0.0, 0.0)}
-        for i, of_run in enumerate(by_run):
+        for i in range(len(self.runs)):
+            of_run = [one for one in comparisons if one.run == i]
             gained = mean_change(of_run, "compositional")
             retained = mean_change(of_run, "retained")
             self.gains.append((gained, retained))
@@ -119,12 +121,13 @@ class Board:
         others.sort(key=gain, reverse=True)
         return [self.entries[i] for i in (first, *others)]
 
-    def pairs(self) -> dict[tuple[int, int], tuple[Comparison, ...]]:
+    def pairs(self) -> Pairs:
         """The second model of each pair against its first, on the same items."""
         seeing = [i for i, run in enumerate(self.runs) if not run.text_only]
         out = {}
         for i, j in combinations(seeing, 2):
-            out[i, j] = compare_with_first([self.strict[i], self.strict[j]])
+            pair = [self.strict[i], self.strict[j]]
+            out[i, j] = compare_with_first(pair)
         return out
 
     def warnings(self) -> list[Caveat]:
@@ -164,21 +167,21 @@ class Board:
         `column` is the position of the row with the same metric and number of items, or None: the
         paper's number is then one of other items.
         """
-        kinds = []
-        for row in rows:
-            module, _, _ = str(self._spec(row).get("class_path", "")).rpartition(".")
-            kinds.append(module.rpartition(".")[2])
+        kinds = set()
+        columns = {}
+        for i, row in enumerate(rows):
+            class_path = str(self._spec(row).get("class_path", ""))
+            module, _, _ = class_path.rpartition(".")
+            _, _, kind = module.rpartition(".")
+            kinds.add(kind)
+            columns[kind, row.metric, row.first.n] = i
         path = Path(__file__).with_name("published.yaml")
+        text = path.read_text(encoding="utf-8")
         out = []
-        for number in yaml.safe_load(path.read_text(encoding="utf-8")):
-            if number["benchmark"] not in kinds:
-                continue
-            column = None
-            for i, (kind, row) in enumerate(zip(kinds, rows, strict=True)):
-                known = (kind, row.metric, row.first.n)
-                if known == (number["benchmark"], number["metric"], number["n"]):
-                    column = i
-            out.append({**number, "column": column})
+        for number in yaml.safe_load(text):
+            if number["benchmark"] in kinds:
+                measured = (number["benchmark"], number["metric"], number["n"])
+                out.append({**number, "column": columns.get(measured)})
         return out
 
     def not_run(self) -> list[str]:
@@ -199,12 +202,15 @@ class Board:
             return [""] * len(COSTS)
         cost = self.entries[i].cost
         origin = self.runs[i].provenance
-        search = ["–", "–"]
+        weights = table.count(origin.trainable_parameters)
+        size = speed = time = "–"
         if cost is not None:
-            speed = "–" if cost.pairs_a_second is None else table.count(round(cost.pairs_a_second))
-            search = [f"{cost.bytes_an_image:,}", speed]
-        time = table.duration(origin.seconds) if origin.seconds else "–"
-        return [table.count(origin.trainable_parameters), *search, time]
+            size = f"{cost.bytes_an_image:,}"
+            if cost.pairs_a_second is not None:
+                speed = table.count(round(cost.pairs_a_second))
+        if origin.seconds:
+            time = table.duration(origin.seconds)
+        return [weights, size, speed, time]
 
     # -- the page -----------------------------------------------------------------------------
 
@@ -214,21 +220,27 @@ class Board:
         warnings = self.warnings()
         parts = []
         for convention, rows in self.rows.items():
+            if not rows:
+                continue
             shown = list(map(views.row, rows))
-            by_model = []
-            for i in range(len(self.runs)):
-                by_model.append([row["cells"][i] for row in shown])
-            part = {"convention": convention, "heads": shown, "cells": by_model}
-            parts.append({**part, "published": self.published(rows)})
+            cells = [row["cells"] for row in shown]
+            part = {
+                "convention": convention,
+                "heads": shown,
+                "cells": list(zip(*cells, strict=True)),
+                "published": self.published(rows),
+            }
+            parts.append(part)
         plot = ""
         if len(self.points) > 1:
             plot = pareto_plot(self.points, self.gains, views.colours)
         pairs = self.pairs()
-        tested = sum(bool(one.verdict) for one in chain.from_iterable(pairs.values()))
+        comparisons = chain.from_iterable(pairs.values())
+        tested = sum(bool(one.verdict) for one in comparisons)
         return render(
             "leaderboard.html",
             models=[self._model(i, colour) for i, colour in enumerate(views.colours)],
-            parts=[part for part in parts if part["heads"]],
+            parts=parts,
             costs=COSTS,
             titles=table.TITLES,
             plot=plot,
@@ -277,7 +289,8 @@ class Board:
             heads += [f"{_title(row)} {row.directed}" for row in rows]
             # What is known of a benchmark stands under its head.
             empty = [""] * (len(changes) + len(COSTS))
-            facts = zip(table.TITLES, *map(table.facts, rows), strict=True)
+            facts_of_rows = map(table.facts, rows)
+            facts = zip(table.TITLES, *facts_of_rows, strict=True)
             body = [[title, *empty, *cells] for title, *cells in facts]
             for i, run in enumerate(self.runs):
                 means = _changes(self.gains[i]) if changes else []
@@ -301,11 +314,15 @@ class Board:
         for i, run in enumerate(self.runs):
             origin = run.provenance
             cells: list[object] = [no_formula(run.name), str(run.text_only).lower()]
+            cells.append(origin.trainable_parameters)
             cost = self.entries[i].cost
-            search = [None, None] if cost is None else [cost.bytes_an_image, cost.pairs_a_second]
-            cells += [origin.trainable_parameters, *search]
+            if cost is None:
+                cells += [None, None]
+            else:
+                cells += [cost.bytes_an_image, cost.pairs_a_second]
             cells.append(origin.seconds or None)  # 0: not known, or nothing was trained
-            for number in (*self.gains[i], *(row.cells[i] for row in rows)):
+            numbers = [*self.gains[i], *(row.cells[i] for row in rows)]
+            for number in numbers:
                 if number is None:
                     cells += [None, None, None]
                 else:
@@ -340,17 +357,15 @@ def _strict(run: RunReport) -> RunReport:
     return replace(run, results=tuple(kept))
 
 
-def _matrix(
-    pairs: Mapping[tuple[int, int], Sequence[Comparison]], models: int
-) -> list[list[dict[str, Any] | None]]:
+def _matrix(pairs: Pairs, models: int) -> list[list[dict[str, Any] | None]]:
     """Of each model against each other one: benchmarks on which it is better, and worse."""
     matrix: list[list[dict[str, Any] | None]] = [[None] * models for _ in range(models)]
     for (i, j), comparisons in pairs.items():
         verdicts = [one.verdict for one in comparisons]
         better = verdicts.count("better")
         worse = verdicts.count("worse")
-        shade = round(100 * (better + worse) / max(1, len(verdicts)))
-        cell = {"shade": shade, "key": f"pair-{i + 1}-{j + 1}"}
+        differing = (better + worse) / max(1, len(verdicts))
+        cell = {"shade": round(100 * differing), "key": f"pair-{i + 1}-{j + 1}"}
         matrix[j][i] = {**cell, "better": better, "worse": worse}
         matrix[i][j] = {**cell, "better": worse, "worse": better}
     return matrix

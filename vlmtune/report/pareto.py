@@ -66,9 +66,11 @@ def pareto_front(points: Mapping[int, Point]) -> list[int]:
         [1, 2]
     """
     front = []
-    for key, (loss, gain) in points.items():
-        others = [point for point in points.values() if point != (loss, gain)]
-        if not any(other[0] <= loss and other[1] >= gain for other in others):
+    for key, point in points.items():
+        loss, gain = point
+        better = [other for other in points.values() if other[0] <= loss and other[1] >= gain]
+        # A point is as good as itself, and as its equals.
+        if all(other == point for other in better):
             front.append(key)
     return sorted(front, key=points.__getitem__)
 

@@ -130,8 +130,8 @@ def _mean(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
     lengths = set(map(len, rows))
     if len(lengths) > 1:
         return ()
-    means = [sum(values) / len(rows) for values in zip(*rows, strict=True)]
-    return tuple(means)
+    by_position = zip(*rows, strict=True)
+    return tuple(sum(values) / len(rows) for values in by_position)
 
 
 def _mean_curves(runs: Sequence[RunReport]) -> dict[str, Curve]:

@@ -18,6 +18,7 @@ from vlmtune.results.metric_value import MetricValue
 
 MARKERS = "ooDs^vPh"  # of the colours of runs, as the page's legend has them
 LEFT = 1.4  # inches for labels
+RIGHT = 0.16  # inches beside the axis, for half of its last number
 LETTERS = 20  # of a line of a label
 LANE = 0.105  # inches for a run
 LINE = 0.17  # inches for a line of a label
@@ -60,7 +61,8 @@ def strip_plot(
 def _axes(height: float) -> tuple[Figure, Axes]:
     """A figure with axes in inches from the top, from 0 to 100 %."""
     whole = height + FOOT
-    box = (LEFT / WIDTH, FOOT / whole, (WIDTH - LEFT - 0.16) / WIDTH, height / whole)
+    width = WIDTH - LEFT - RIGHT
+    box = (LEFT / WIDTH, FOOT / whole, width / WIDTH, height / whole)
     figure, axes = plot_axes((WIDTH, whole), box, "x")
     axes.set_ylim(height, 0.0)
     axes.set_xlim(0.0, 1.0)
@@ -73,12 +75,13 @@ def _axes(height: float) -> tuple[Figure, Axes]:
 
 def _strip(axes: Axes, row: Row, middle: float, colours: Sequence[int]) -> None:
     """The dots of all runs, one below the other so that intervals do not hide each other."""
-    first = middle - LANE * (len(colours) - 1) / 2
-    for number, (cell, colour) in enumerate(zip(row.cells, colours, strict=True)):
-        if cell is None:
-            continue
+    y = middle - LANE * (len(colours) - 1) / 2
+    for number, colour in enumerate(colours):
+        cell = row.cells[number]
         strength = FADED if number in row.text_only else 1.0
-        _dot(axes, cell, first + LANE * number, colour, strength)
+        if cell is not None:
+            _dot(axes, cell, y, colour, strength)
+        y += LANE
 
 
 def _dot(axes: Axes, cell: MetricValue, y: float, colour: int, strength: float) -> None:

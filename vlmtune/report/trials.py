@@ -192,7 +192,8 @@ def _without_report(folder: Path) -> tuple[str, ...]:
         # `vlmtune compare` has a folder for each seed.
         runs = sorted(path.glob("seed-*")) or [path]
         for run in runs:
-            if run.is_dir() and run not in with_report and not run.name.startswith(EARLIER):
+            is_trial = run.is_dir() and not run.name.startswith(EARLIER)
+            if is_trial and run not in with_report:
                 names.append(str(run.relative_to(folder)))
     return tuple(names)
 
@@ -226,12 +227,14 @@ def _varied(configs: Sequence[Mapping[str, Any]]) -> list[str]:
         keys |= dict.fromkeys(config)
     varied = []
     for key in keys:
+        if RUN_KEYS.search(key):
+            continue
         stated = [repr(config[key]) for config in configs if key in config]
         is_missing = len(stated) < len(configs)
         differs = len(set(stated)) > 1 or (is_missing and not _in_other_class(key, configs))
         # A null is the same as nothing to a reader of the table.
         shown = {repr(_value(config, key)) for config in configs}
-        if differs and len(shown) > 1 and not RUN_KEYS.search(key):
+        if differs and len(shown) > 1:
             varied.append(key)
     return varied
 
@@ -268,13 +271,13 @@ def _short(key: str) -> str:
 
 def _default_metric(searched: str, config: Mapping[str, Any], report: RunReport) -> str:
     """What chose in the sweep or its runs, if it is a number of a benchmark; else the first one."""
-    chosen_by = [searched]
-    chosen_by += [str(value) for key, value in config.items() if key.endswith(".monitor")]
-    names = {result.benchmark for result in report.results}
-    for metric in chosen_by:
-        if metric.partition("/")[0] in names:
+    monitors = [str(value) for key, value in config.items() if key.endswith(".monitor")]
+    names = [result.benchmark for result in report.results]
+    for metric in (searched, *monitors):
+        benchmark, _, _ = metric.partition("/")
+        if benchmark in names:
             return metric
-    return report.results[0].benchmark if report.results else ""
+    return names[0] if names else ""
 
 
 def _reached(report: RunReport, name: str) -> MetricValue | None:

@@ -3,7 +3,7 @@
 In: rows and results of a benchmark. Out: dictionaries with text, charts and SVG. Never: HTML.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, count
 from typing import Any, NamedTuple
 
@@ -161,11 +161,11 @@ class Views:
 
     def _results(self, row: Row) -> list[Result | None]:
         """The result of each run for the benchmark of a row; None for text-only runs."""
-        out: list[Result | None] = []
-        for run in self.runs:
-            result = None if run.text_only else run.result(*row.definition)
-            out.append(result)
-        return out
+        results = [run.result(*row.definition) for run in self.runs]
+        for i, run in enumerate(self.runs):
+            if run.text_only:
+                results[i] = None
+        return results
 
     def _cell(self, row: Row, i: int) -> dict[str, Any] | None:
         """One number as text, with its distance from the baseline."""
@@ -260,21 +260,29 @@ class Views:
     def _readings(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
         """What words read, of each run that shows it."""
         out = []
-        for name, colour, result in zip(self.names, self.colours, results, strict=True):
-            views = [] if result is None else heat_views(result.readings)
+        for legend, result in self._measured(results):
+            views = heat_views(result.readings)
             if views:
-                out.append({"name": name, "colour": colour, "readings": views})
+                out.append({**legend, "readings": views})
         return out
 
     def _matrices(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
         """The mean scores of two images by two captions, of each run that has them."""
         out = []
-        for name, colour, result in zip(self.names, self.colours, results, strict=True):
-            scores = () if result is None else result.series.get(MATRIX, ())
+        for legend, result in self._measured(results):
+            scores = result.series.get(MATRIX, ())
             # The mean over seeds is empty where the seeds differ in length.
             if len(scores) == 4:
-                out.append({"name": name, "colour": colour, "rows": matrix(scores)})
+                out.append({**legend, "rows": matrix(scores)})
         return out
+
+    def _measured(
+        self, results: Sequence[Result | None]
+    ) -> Iterator[tuple[dict[str, Any], Result]]:
+        """The name and the colour of each run with a result, and the result."""
+        for name, colour, result in zip(self.names, self.colours, results, strict=True):
+            if result is not None:
+                yield {"name": name, "colour": colour}, result
 
 
 def _shared_axes(values: Sequence[Sequence[float] | None]) -> list[list[Sequence[float] | None]]:

@@ -20,6 +20,7 @@ from vlmtune.metrics.paired_accuracy import matching_chance, matching_correct
 from vlmtune.results.result import Result
 
 SET = 4  # items
+Together = tuple[str, str]  # the objects of a set or pair, and the axis of a pair
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class ChoiceSets(MultipleChoice):
             matchings = [self._matching(rows) for rows in sets.values()]
             whole = [positions for positions in matchings if positions]
             if whole:
-                matched = matching_correct(values[torch.tensor(whole)]).double()
+                scores_of_sets = values[torch.tensor(whole)]
+                matched = matching_correct(scores_of_sets).double()
                 clusters = torch.arange(len(whole))
                 metric = cluster_robust_mean(matched, clusters, matching_chance(SET))
                 result.metrics[f"group_match/{group}"] = metric
@@ -83,13 +85,14 @@ class ChoiceSets(MultipleChoice):
             positions.append(self.items.positions[row, columns].tolist())
         return positions
 
-    def _together(self, group: str, size: int) -> dict[tuple[str, str], list[int]]:
+    def _together(self, group: str, size: int) -> dict[Together, list[int]]:
         """The items of each whole pair (`size` 2) or set (4) of a group."""
-        rows_of: dict[tuple[str, str], list[int]] = defaultdict(list)
+        rows_of: dict[Together, list[int]] = defaultdict(list)
         for row, item in enumerate(self.items.kept):
-            if isinstance(item, SetItem) and item.group == group:
-                # A set has both axes, a pair one of them.
-                axis = "" if size == SET else item.axis
-                rows_of[item.objects, axis].append(row)
+            if not isinstance(item, SetItem) or item.group != group:
+                continue
+            # A set has both axes, a pair one of them.
+            axis = "" if size == SET else item.axis
+            rows_of[item.objects, axis].append(row)
         # `limit` may have left a part of a pair or set, which says nothing of the whole.
         return {key: rows for key, rows in rows_of.items() if len(rows) == size}

@@ -171,13 +171,14 @@ class Classification(Benchmark[ClassItems]):
 
     def _ranks(self, values: Float[Tensor, "k C"], bank: Bank, start: int = 0) -> Ranks:
         """Ranks the candidates of the items from `start` on."""
-        labels = bank.labels[start : start + len(values)]
         # In parts: comparisons of a bank of 10^8 scores would not fit beside it.
         # `start` is that of a bank which is itself scored in parts.
         rows = max(1, COMPARED // values.shape[1])
         ranks = []
-        for part, true in zip(values.split(rows), labels.split(rows), strict=True):
-            is_true = true[:, None] == bank.classes
+        for part in values.split(rows):
+            labels = bank.labels[start : start + len(part)]
+            start += len(part)
+            is_true = labels[:, None] == bank.classes
             ranks.append(_rank(part, is_true, self.strict))
         return _joined(ranks)
 
@@ -247,16 +248,15 @@ class Classification(Benchmark[ClassItems]):
 
     def _examples(self, ranked: Ranks, rows: Int[Tensor, "k"]) -> tuple[Example, ...]:
         """The first right and wrong images: of each class, or of each image within a group."""
-        is_right = ranked.ranks[rows] == 1
+        right = (ranked.ranks[rows] == 1).tolist()
         # No two pictures of one class in the gallery of all; within a group any two are shown.
         alike = rows if self._reports_groups else self.items.labels[rows]
-        keys = alike.tolist()
-        numbers = rows.tolist()
+        key = alike.tolist().__getitem__
 
         def show(row: int) -> Example:
-            return self._show(ranked, numbers[row])
+            return self._show(ranked, int(rows[row]))
 
-        return gallery(is_right.tolist(), keys.__getitem__, show, self.shown)
+        return gallery(right, key, show, self.shown)
 
     def _show(self, ranked: Ranks, i: int) -> Example:
         """Shows the image of item i with the candidate that won, and the best other one."""

@@ -164,7 +164,8 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         positions = items.positions[rows]
         # Where an item has no further candidate some text is read, which `false` leaves out.
         columns = items.pairs[positions.clamp(min=0), 1]
-        embeddings = embedded(score.embed_texts(items.texts), len(items.texts), self.name)
+        given = score.embed_texts(items.texts)
+        embeddings = embedded(given, len(items.texts), self.name)
         texts = normalize(embeddings)[columns]
         candidate = torch.arange(positions.shape[1])
         comes_after_the_true = candidate >= items.true_counts[rows, None]
