@@ -291,5 +291,6 @@ class Backbone(Configured, nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         """Where the weights are; some backbones have only buffers."""
-        first = next(itertools.chain(self.parameters(), self.buffers()), None)
+        tensors = itertools.chain(self.parameters(), self.buffers())
+        first = next(tensors, None)
         return torch.device("cpu") if first is None else first.device

@@ -5,6 +5,7 @@ In: tokens, masks and towers. Out: states and features.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import compress
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -129,14 +130,14 @@ def too_long(
         return []
     longer = mask(perhaps, positions + 1).sum(dim=1)
     is_full = longer >= positions
-    full = [perhaps[i] for i in is_full.nonzero().flatten().tolist()]
+    full = list(compress(perhaps, is_full.tolist()))
     if not full:
         return []
     # With room for one more, a caption that was cut gets longer. Its length alone does not tell:
     # without its end token, which some tokenizers strip, it never fills all positions.
     shorter = mask(full, positions).sum(dim=1)
     is_cut = longer[is_full] > shorter
-    return [full[i] for i in is_cut.nonzero().flatten().tolist()]
+    return list(compress(full, is_cut.tolist()))
 
 
 def padded(words: Tokens, pad: Float[Tensor, "w"], positions: int) -> Tokens:

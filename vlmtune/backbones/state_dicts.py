@@ -59,8 +59,9 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
         load = load_file if regular(file).suffix == ".safetensors" else _read_pickle
         content: dict[Any, Any] = dict(load(file))
     state = content
-    entry = next((name for name in ENTRIES if isinstance(content.get(name), Mapping)), None)
-    if entry is not None:
+    entries = [name for name in ENTRIES if isinstance(content.get(name), Mapping)]
+    if entries:
+        entry = entries[0]
         state = content.pop(entry)
         # An average of the weights (EMA) may be what the user wanted.
         others = [str(name) for name, value in content.items() if _weights(value)]
@@ -72,7 +73,8 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
             )
     is_weights = all(isinstance(value, Tensor) for value in state.values())
     if not state or not is_weights:
-        names = ", ".join(map(str, list(state)[:5])) or "nothing"
+        first_names = list(map(str, state))[:5]
+        names = ", ".join(first_names) or "nothing"
         raise UserError(
             f"expected a state dict in {file}, by itself or as {', '.join(ENTRIES)}, got {names}: "
             "save only the weights"

@@ -241,9 +241,6 @@ def _fill(network: Any, file: Path, name: str) -> None:
     if isinstance(classifiers, str):
         classifiers = (classifiers,)
     dropped = tuple(f"{part}." for part in classifiers)
-    kept = {}
-    for key, value in state.items():
-        if not key.startswith(dropped):
-            kept[key] = value
+    kept = {key: value for key, value in state.items() if not key.startswith(dropped)}
     check_weights(network, kept, file, name)
     network.load_state_dict(kept)

@@ -279,14 +279,10 @@ def check_images(images: Sequence[ImageRef], benchmark: Benchmark[Any]) -> None:
     Files are looked up and not opened, which would take minutes. Encoding reports damaged ones.
     """
     paths = dict.fromkeys(image.path for image in images)
-    missing = []
-    empty = []  # an interrupted download leaves empty files
-    for path in paths:
-        size = _size(path)
-        if size is None:
-            missing.append(path)
-        elif size == 0:
-            empty.append(path)
+    sizes = {path: _size(path) for path in paths}
+    missing = [path for path, size in sizes.items() if size is None]
+    # An interrupted download leaves empty files.
+    empty = [path for path, size in sizes.items() if size == 0]
     faults = []
     if missing:
         faults.append(f"{len(missing)} are missing, first {str(missing[0])!r}")

@@ -163,10 +163,8 @@ def _order(stated: tuple[str, str]) -> tuple[int, int, str]:
 
 
 def _properties(row: _Row) -> tuple[tuple[str, str], ...]:
-    properties = []
-    for name in PROPERTIES:
-        if name in row:
-            properties.append((name, str(row[name])))
+    stated = [name for name in PROPERTIES if name in row]
+    properties = [(name, str(row[name])) for name in stated]
     # Halves of the image do not answer the question: its structure is reported apart, too.
     if row.get("absolute") == "no":
         properties.append(("relative", row["structure"]))

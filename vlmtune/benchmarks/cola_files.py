@@ -92,9 +92,7 @@ def read_queries(path: Path, folder: Path) -> Queries:
     raw = check_shape(_unified(read_json(path, LAYOUT)), Content, path, LAYOUT)
     labels = raw["labels"]
     names, annotations, flags, hard = zip(*raw["data"], strict=True)
-    texts = []
-    for label in labels:
-        texts.append(" ".join(_atoms(label)))
+    texts = [" ".join(_atoms(label)) for label in labels]
     images = [ImageRef(_locate(folder, name)) for name in names]
     # A query twice would have two columns, and an image twice two rows, of one score each.
     counts = {len(row) for row in chain(flags, hard)}

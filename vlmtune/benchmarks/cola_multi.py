@@ -73,13 +73,10 @@ class ColaMulti(VoteOptions, Paired):
         for first, caption, second, other, *_ in self.agreed(rows, votes):
             images = (self._image(first), self._image(second))
             texts = (caption, other)
-            items.append(PairedItem(images, texts, group=self._group(caption)))
+            stated = sorted(set(caption.split()) & set(self.words))
+            items.append(PairedItem(images, texts, group=" and ".join(stated)))
         return items
 
     def _image(self, address: str) -> ImageRef:
         name = PurePosixPath(urlsplit(address).path).name
         return ImageRef(Path(self.images, name))
-
-    def _group(self, caption: str) -> str:
-        stated = sorted(set(caption.split()) & set(self.words))
-        return " and ".join(stated)

@@ -135,7 +135,8 @@ class PugAR4T(Paired):
             tags = _kinds(scene, negative)
         else:
             group = "relations"
-            tags = _relations(scene, negative)
+            relations = dict.fromkeys((spoken(scene.relation), spoken(negative.relation)))
+            tags = tuple(filter(None, relations))
         return PairedItem((first, second), (scene.caption, negative.caption), group, tags)
 
     @override
@@ -165,11 +166,6 @@ def _alike(scene: _Scene, negative: _Scene) -> bool:
 
 def _words(caption: str) -> list[str]:
     return sorted(caption.lower().split())
-
-
-def _relations(*scenes: _Scene) -> tuple[str, ...]:
-    relations = dict.fromkeys(spoken(scene.relation) for scene in scenes)
-    return tuple(filter(None, relations))
 
 
 def _kinds(*scenes: _Scene) -> tuple[str, ...]:

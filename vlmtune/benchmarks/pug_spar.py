@@ -231,11 +231,8 @@ def read_setups(
         )
         if world in (None, row.world):
             rows.append(row)
-    in_order = []
-    for name in DEFINITIONS:
-        if name in setups:
-            in_order.append(make(name, rows, background, published))
-    return in_order
+    in_order = [name for name in DEFINITIONS if name in setups]
+    return [make(name, rows, background, published) for name in in_order]
 
 
 class PugSpar(MultipleChoice):

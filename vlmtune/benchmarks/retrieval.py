@@ -102,10 +102,7 @@ def read_split(path: Path, split: str) -> list[tuple[str, tuple[str, ...]]]:
     """The images of a split in the order of the file: file name and captions, blanks collapsed."""
     listed = read_json(path, LAYOUT, shape=_File)["images"]
     # What another split holds is not looked at. An error names the position in the file.
-    rows = {}
-    for position, row in enumerate(listed):
-        if row.get("split") == split:
-            rows[position] = row
+    rows = {i: row for i, row in enumerate(listed) if row.get("split") == split}
     if not rows:
         known = sorted({str(row.get("split")) for row in listed})
         raise UserError(

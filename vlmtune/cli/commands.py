@@ -199,7 +199,8 @@ class _Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         # argparse lists all choices, without the nearest of them.
         known = [str(choice) for choice in action.choices or ()]
-        if str(value) not in known and (near := difflib.get_close_matches(str(value), known, 1)):
+        near = difflib.get_close_matches(str(value), known, 1)
+        if near and str(value) not in known:
             what = "/".join(action.option_strings) or action.metavar or action.dest
             self.error(f"expected a known {what}, got {value!r}: did you mean {near[0]!r}?")
         super()._check_value(action, value)
@@ -211,7 +212,8 @@ def sentence(summary: str) -> str:
 
 
 def _with_names(text: str, kind: str, title: str) -> str:
-    names = textwrap.fill(", ".join(stems(kind)), 98, initial_indent="  ", subsequent_indent="  ")
+    listed = ", ".join(stems(kind))
+    names = textwrap.fill(listed, 98, initial_indent="  ", subsequent_indent="  ")
     return f"{text}\n\n{title}:\n{names}".strip()
 
 
@@ -222,8 +224,9 @@ def command_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="vlmtune", description=about, epilog=EPILOG, **plain)
     parser.passes_on = True
     parser.add_argument("--version", action="version", version=f"vlmtune {version('vlmtune')}")
+    configs = str(ROOT / "configs")
     shipped = "show the folder of the configs that come with vlmtune and exit"
-    parser.add_argument("--configs", action="version", version=str(ROOT / "configs"), help=shipped)
+    parser.add_argument("--configs", action="version", version=configs, help=shipped)
     subcommands: Any = {"dest": "command", "required": True, "metavar": "COMMAND"}
     commands = parser.add_subparsers(**subcommands, parser_class=_Parser)
 

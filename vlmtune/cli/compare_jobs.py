@@ -221,19 +221,21 @@ def other_points(listed: Sequence[Job], out: Path, steps: int | None) -> list[Jo
     folders = {job.folder for job in listed}
     known = [_configs(job.words) for job in listed]
     jobs = []
-    recipes = out.glob(f"*/seed-*/{RECIPE}")
+    recipes = list(out.glob(f"*/seed-*/{RECIPE}"))
     # seed-10 comes after seed-2.
-    for path in sorted(recipes, key=lambda path: (len(path.parent.name), path)):
+    recipes.sort(key=lambda path: (len(path.parent.name), path))
+    for path in recipes:
+        folder = path.parent
         with reading(path, "the recipe of a run", "remove its folder"):
             words = json.loads(path.read_text(encoding="utf-8"))["command"]
         names = [word for word in words if word.startswith(f"{NAME}=")]
-        if path.parent in folders or not names or _configs(words) not in known:
+        if folder in folders or not names or _configs(words) not in known:
             continue
         # `--steps` comes after the name; a grid's own words come before it.
         after = words[words.index(names[0]) + 1 :]
         if after == _steps_words(steps):
-            name = read_value(names[0].partition("=")[2])
-            jobs.append(Job(path.parent.parent.name, name, path.parent, tuple(words)))
+            name = read_value(names[0].removeprefix(f"{NAME}="))
+            jobs.append(Job(folder.parent.name, name, folder, tuple(words)))
     return jobs
 
 

@@ -123,7 +123,8 @@ def _measures_built_split(built: Sequence[str] | None, benchmark: Any) -> bool:
         rows = Table(Path(benchmark.path), images, benchmark.columns).rows()
         known = {row.split for row in rows}
         measured = [split for split in TEST_SPLITS if split in known][:1]
-    return not trained.isdisjoint(split.lower() for split in measured or ())
+    measured_lower = {split.lower() for split in measured or ()}
+    return not trained.isdisjoint(measured_lower)
 
 
 def _apart(
@@ -134,7 +135,8 @@ def _apart(
     manifest = data.manifest
     # A benchmark of the build itself was divided from its training by the builder.
     build = _build(file)
-    if not file.exists() or (build and build[0] == folder.resolve()):
+    is_of_build = build is not None and build[0] == folder.resolve()
+    if not file.exists() or is_of_build:
         return True
     # Builds of rendered scenes keep training and test images apart themselves.
     if _rendered(folder) or _rendered(file):

@@ -225,8 +225,10 @@ def _names(module: str, name: str) -> list[str]:
         # Not the values: a room of vlmtune imports each class on its first use.
         return [other for other in dir(source) if other[:1].isupper()]
     # A class without `__init__` has the signature of a base.
-    makers = [base for base in getattr(plugin, "__mro__", ()) if "__init__" in vars(base)]
-    return [key for maker in makers or [plugin] for key in inspect.signature(maker).parameters]
+    bases = getattr(plugin, "__mro__", ())
+    makers = [base for base in bases if "__init__" in vars(base)] or [plugin]
+    signatures = map(inspect.signature, makers)
+    return [key for signature in signatures for key in signature.parameters]
 
 
 def _one_line(text: str) -> str:

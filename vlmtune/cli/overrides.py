@@ -166,8 +166,10 @@ def _expanded(key: str, text: str) -> str:
         return text
     item = _item(key, content)
     takes_list = key in SHARDS or key.endswith(LISTS)
+    path = Path(content)
     # A YAML may hold a list itself.
-    if takes_list and not (Path(content).is_file() and isinstance(read_yaml(Path(content)), list)):
+    has_list = takes_list and path.is_file() and isinstance(read_yaml(path), list)
+    if takes_list and not has_list:
         return json.dumps([item])
     return item if isinstance(item, str) else json.dumps(item)
 

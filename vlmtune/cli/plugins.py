@@ -153,8 +153,9 @@ def _of_table(path: Path, options: Sequence[str]) -> Benchmark:
     from vlmtune.benchmarks.table_files import kind_of_table  # plug-ins need no table
 
     def benchmark_of(kind: str) -> Any:
-        spec = {"class_path": kind, "init_args": {"path": str(path), "name": path.stem}}
-        return make(Benchmark, json.dumps(spec), options)  # type: ignore[type-abstract]
+        arguments = {"path": str(path), "name": path.stem}
+        spec = json.dumps({"class_path": kind, "init_args": arguments})
+        return make(Benchmark, spec, options)  # type: ignore[type-abstract]
 
     # All benchmarks of tables have these options, and the columns say which of them it is.
     columns = benchmark_of("vlmtune.benchmarks.table_retrieval.TableRetrieval").columns

@@ -107,7 +107,8 @@ def _origin(embedding: Embedding, options: argparse.Namespace, seconds: float) -
     settings["layer"] = embedding.embedder.layer
     settings["seconds"] = seconds
     model = embedding.embedder.model
-    return provenance_of(model, embedding.given, options.pretrained, {"probe": settings})
+    config = {"probe": settings}
+    return provenance_of(model, embedding.given, options.pretrained, config)
 
 
 def _report(

@@ -21,10 +21,8 @@ def provenance_of(
     """
     trained = model.provenance
     # Beside the versions and the commit of this measurement.
-    training = {}
-    for key in ("config", "versions", "commit", "date"):
-        if key in trained:
-            training[key] = trained[key]
+    facts = ("config", "versions", "commit", "date")
+    training = {key: trained[key] for key in facts if key in trained}
     adapter = "zero-shot"
     digest = ""
     if not model.untrained:

@@ -106,7 +106,8 @@ def execute(lane: Sequence[Step], start: float) -> None:
 def beside(lane: Sequence[Step], start: float, log: Path) -> Iterator[None]:
     """Runs steps in a second process, with their output in a file, while the block runs."""
     # Not forked: torch's threads of this process would hang in a fork.
-    process = multiprocessing.get_context("spawn").Process(target=_logged, args=(lane, start, log))
+    spawning = multiprocessing.get_context("spawn")
+    process = spawning.Process(target=_logged, args=(lane, start, log))
     announce(f"in a second process, with its output in {log}:", start)
     for title, _ in lane:
         print(f"         {title}")
@@ -153,23 +154,28 @@ def write_configs(out: Path, size: str) -> Path:
     source = find_path(CONFIGS)
     assert source is not None, "configs come with vlmtune"
     # The copies lie in another folder, where relative paths of plug-ins lead nowhere.
-    replaced = {OUT: str(out), "../../plugins": str(source.parents[1] / "plugins")}
+    plugins = source.parents[1] / "plugins"
+    replaced = {OUT: str(out), "../../plugins": str(plugins)}
     folder = out / "configs"
     folder.mkdir(parents=True, exist_ok=True)
     for path in source.glob("*.yaml"):
         content = read_yaml(path)
         if size == "full" and path.stem == "benchmarks":
             content = [*content, *read_yaml(path.with_name("suite.yaml"))]
-        content = _changed(content, replaced, SIZES[size].get(path.stem, {}))
-        (folder / path.name).write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+        sizes = SIZES[size].get(path.stem, {})
+        content = _changed(content, replaced, sizes)
+        text = yaml.safe_dump(content, sort_keys=False)
+        (folder / path.name).write_text(text, encoding="utf-8")
     return folder
 
 
 def steps(out: Path, configs: Path, seed: int) -> Plan:
     """The title and the command line of each step; each seed has a separate folder of runs."""
     # Each folder is the input of a later step.
-    export, frozen = out / "export", out / "zero-shot"
-    recipe, mixture = (out / f"seed-{seed}" / name for name in ("mm-adapter", "grounded-words"))
+    export = out / "export"
+    frozen = out / "zero-shot"
+    recipe = out / f"seed-{seed}/mm-adapter"
+    mixture = out / f"seed-{seed}/grounded-words"
     benchmarks = ["--benchmarks", configs / "benchmarks.yaml", "--store", out / "features"]
     names = ["--name", "CLIP, zero-shot", "--text-only", out / "queries", "--out", frozen]
     checkpoint = [mixture / LAST, "--report", mixture]

@@ -66,7 +66,8 @@ def metric_of_sweep(folder: Path) -> str:
     if not below_sweeps or path is None:
         return ""
     sweep = check_shape(read_yaml(path), dict[str, Any], path, "a sweep")
-    metric = check_shape(sweep.get("metric", {}), dict[str, Any], path, "a metric")
+    metric = sweep.get("metric", {})
+    check_shape(metric, dict[str, Any], path, "a metric")
     return str(metric.get("name", ""))
 
 

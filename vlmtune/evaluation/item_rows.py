@@ -63,11 +63,8 @@ def item_rows(
             return queries
     listed = items.evaluated
     if len(listed) != len(result.outcomes):
-        bare_rows = []
-        for number, outcome in enumerate(result.outcomes):
-            row_id = f"{name}/{number}"
-            bare_rows.append(ItemRow(row_id, name, outcome))
-        return tuple(bare_rows)
+        outcomes = enumerate(result.outcomes)
+        return tuple(ItemRow(f"{name}/{i}", name, outcome) for i, outcome in outcomes)
     score = _lookup(benchmark, scores)
     rows = []
     for item, outcome in zip(listed, result.outcomes, strict=True):
@@ -99,7 +96,7 @@ def _truth(images: int, true: int, texts: int) -> tuple[tuple[bool, ...], ...]:
         (((True, True, False),), ((True, False), (False, False)))
     """
     if images == 1:
-        return ((*[True] * true, *[False] * (texts - true)),)
+        return (tuple(text < true for text in range(texts)),)
     rows = []
     for image in range(images):
         row = tuple(text == image and text < true for text in range(texts))
@@ -120,9 +117,8 @@ def _lookup(
     columns = {text: column for column, text in enumerate(items.texts)}
     if items.pairs is None:
         return lambda image, text: float(values[rows[image], columns[text]])
-    positions = {}
-    for position, (row, column) in enumerate(items.pairs.tolist()):
-        positions[row, column] = position
+    pairs = map(tuple, items.pairs.tolist())
+    positions = {pair: position for position, pair in enumerate(pairs)}
 
     def score(image: ImageRef, text: str) -> float | None:
         # An item may compare only some of its images with its captions.

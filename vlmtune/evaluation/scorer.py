@@ -304,9 +304,11 @@ class Scorer:
             return torch.zeros(shape)
         names = list(request.images)
         # This rank opens features of what its pairs name, and of nothing else.
-        all_texts = [request.texts[column] for column in request.columns(rows).tolist()]
-        image_rows = self._open("image", request.images, names[rows.start : rows.stop])
-        text_rows = self._open("text", _by_name(request.texts), all_texts)
+        names_of_rank = names[rows.start : rows.stop]
+        columns = request.columns(rows).tolist()
+        texts_of_rank = [request.texts[column] for column in columns]
+        image_rows = self._open("image", request.images, names_of_rank)
+        text_rows = self._open("text", _by_name(request.texts), texts_of_rank)
         parts = []
         with progress("scoring", request.count(rows)) as advance:
             for top in range(rows.start, rows.stop, self.batch_size):

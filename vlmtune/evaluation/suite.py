@@ -300,11 +300,8 @@ def _first(reasons: Sequence[str | None]) -> str | None:
 
 
 def _in_order(benchmarks: Sequence[Benchmark], failed: dict[str, str]) -> tuple[NotRun, ...]:
-    not_run = []
-    for benchmark in benchmarks:
-        if benchmark.name in failed:
-            not_run.append(NotRun(benchmark.name, failed[benchmark.name]))
-    return tuple(not_run)
+    names = [benchmark.name for benchmark in benchmarks if benchmark.name in failed]
+    return tuple(NotRun(name, failed[name]) for name in names)
 
 
 def _check_any_is_left(benchmarks: Sequence[Benchmark], not_run: Sequence[NotRun]) -> None:

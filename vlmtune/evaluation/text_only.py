@@ -129,6 +129,7 @@ class ImageAveraged(_TextScorer):
         # An image of many pairs counts once in the mean.
         distinct = list(dict.fromkeys(images))
         one_group = [""] * len(distinct)
-        chosen = [distinct[i] for i in sample(one_group, self.limit, self.seed)]
+        sampled = sample(one_group, self.limit, self.seed)
+        chosen = [distinct[i] for i in sampled]
         scores = self.scorer(chosen, texts)
         return scores.mean(dim=0)

@@ -63,9 +63,9 @@ def save_merged(folder: Path, model: Model, form: str | None = None) -> str:
             save_sentence_transformers(new, backbone)
         else:
             # A joint adapter may have a dual one inside, whose scale is the model's.
-            dual = next((part for part in adapter.modules() if isinstance(part, DualAdapter)), None)
-            if dual is not None:
-                left_out = _set_scale(backbone, dual)
+            duals = [part for part in adapter.modules() if isinstance(part, DualAdapter)]
+            if duals:
+                left_out = _set_scale(backbone, duals[0])
             backbone.save(new)
         # safetensors lets only the owner read its files: they get the rights of the others.
         readable = next(path for path in new.iterdir() if path.suffix == ".json")

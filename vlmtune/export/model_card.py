@@ -90,8 +90,10 @@ def model_card(
 
     `peft` is whether the folder is one of PEFT.
     """
-    backbone, adapter = config["backbone"], config["adapter"]
-    arguments = {key: value for key, value in backbone["init_args"].items() if value is not None}
+    backbone = config["backbone"]
+    adapter = config["adapter"]
+    options = backbone["init_args"]
+    arguments = {key: value for key, value in options.items() if value is not None}
     loading = LOADING
     if peft:
         # The base model of transformers is named in the configuration.
@@ -213,10 +215,10 @@ def _plugin(spec: Any) -> str:
     """
     if not isinstance(spec, Mapping):
         return str(spec)
-    arguments = _mapping(spec, "init_args")
-    given = ", ".join(f"{key} {value}" for key, value in arguments.items() if value is not None)
     name = _short(str(spec.get("class_path", "")))
-    return f"{name} ({given})" if given else name
+    arguments = _mapping(spec, "init_args")
+    given = [f"{key} {value}" for key, value in arguments.items() if value is not None]
+    return f"{name} ({', '.join(given)})" if given else name
 
 
 def _scores(results: Sequence[Result]) -> str:

@@ -46,7 +46,9 @@ class TextGraph(nn.Module):
 
     def __init__(self, model: Model, tower: TextTower) -> None:
         super().__init__()
-        self.backbone, self.adapter, self._tower = model.backbone, model.adapter.scoring, tower
+        self.backbone = model.backbone
+        self.adapter = model.adapter.scoring
+        self._tower = tower
 
     def forward(
         self, input_ids: Int[Tensor, "n t"], attention_mask: Int[Tensor, "n t"]
@@ -154,7 +156,8 @@ def _check(
         # onnxruntime takes arrays by the names of the inputs.
         arrays = [values.numpy() for values in rows]
         (given,) = session.run(None, dict(zip(names, arrays, strict=True)))
-        difference = float((torch.from_numpy(given) - network(*rows)).abs().max())
+        differences = torch.from_numpy(given) - network(*rows)
+        difference = float(differences.abs().max())
         if not difference < CLOSE:
             raise UserError(
                 f"expected a graph that computes what the model does, got embeddings in {file.name}"

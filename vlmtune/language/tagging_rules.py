@@ -28,9 +28,7 @@ PRONOUNS = ("both", "all", "some", "another", "each", "this", "that")  # or dete
 def tagged(words: tuple[str, ...]) -> tuple[str, ...]:
     """Universal tags of the words of one sentence."""
     low = [word.lower().replace("’", "'") for word in words]
-    options = []
-    for i, word in enumerate(words):
-        options.append(_options(word, low[i], i))
+    options = [_options(word, low[i], i) for i, word in enumerate(words)]
     context = _Context(low, options)
     chosen = context.tags
     # From left to right: a choice sees the tags before it and the options after it.

@@ -9,6 +9,7 @@ import json
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
@@ -109,10 +110,13 @@ class _Builder:
         for texts in captions.values():
             columns = sorted({column[text] for text in texts})
             self.true.append(np.array(columns, dtype=np.int32))
-        same = self.images if contents is None else [contents[image] for image in self.images]
+        same = self.images
+        if contents is not None:
+            same = [contents[image] for image in self.images]
         numbers = {content: number for number, content in enumerate(dict.fromkeys(same))}
         self.contents = torch.tensor([numbers[content] for content in same])
-        others = len(self.images) - max(Counter(same).values(), default=1)
+        most_copies = max(Counter(same).values(), default=1)
+        others = len(self.images) - most_copies
         if others < 1:
             raise UserError(
                 f"expected at least 2 images to compare, got {len(numbers)}: check the shards"
@@ -148,16 +152,13 @@ class _Builder:
         n = len(self.images)
         size = self.key.tile
         # A tile at a time on disk: what a killed build finished is not computed again.
-        bank: Tensor | None = None
         counts = []
         with progress("finding neighbours", n) as advance:
             for start in range(0, n, size):
                 rows = range(start, min(start + size, n))
                 tile = self._read(rows)
                 if tile is None:
-                    if bank is None:  # no features are needed where every tile was written before
-                        bank = self._bank()
-                    tile = self._compute(bank, rows)
+                    tile = self._compute(rows)
                     self._save(rows, tile)
                 counts.append(tile["counts"])
                 _append(writer, "neighbours", tile["neighbours"])
@@ -165,22 +166,22 @@ class _Builder:
                 advance(len(rows))
         _append(writer, "false_offsets", _offsets(np.concatenate(counts)))
 
+    @cached_property
     def _bank(self) -> Tensor:
+        # No features are needed where every tile was written before.
         features = self.features().float()
         bank = normalize(features, dim=1)
         assert len(bank) == len(self.images), "features in the order of the captions"
         _check_finite(bank, "features of images")
         return bank
 
-    def _compute(self, bank: Tensor, rows: range) -> Tile:
-        numbers, _ = nearest(bank, rows, self.k, contents=self.contents)
+    def _compute(self, rows: range) -> Tile:
+        numbers, _ = nearest(self._bank, rows, self.k, contents=self.contents)
         neighbours = numbers.cpu().numpy()
         counts = np.zeros(len(rows), dtype=np.int64)
         columns = np.empty(0, dtype=np.int32)
         if self.score is not None:
-            false = []
-            for row, row_neighbours in zip(rows, neighbours, strict=True):
-                false.append(self._false(row, row_neighbours))
+            false = list(map(self._false, rows, neighbours))
             counts = np.array(list(map(len, false)), dtype=np.int64)
             columns = np.concatenate(false)
             # Image and column of each pair to score, images one after another.

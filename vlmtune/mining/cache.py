@@ -153,13 +153,14 @@ class SimilarityCache:
         # The false captions are sorted by their score, so a rank is a position.
         false = self._part("false", row)
         rank_of = {column: rank for rank, column in enumerate(false)}
-        ranked = []
-        for order, j in enumerate(neighbours):
+        hardest = {}
+        for j in neighbours:
             # A neighbour is as hard as the hardest of its captions that is false of the image.
             ranks = [rank_of[column] for column in self._part("true", j) if column in rank_of]
             if ranks:
-                ranked.append((min(ranks), order, j))
-        return [j for _, _, j in sorted(ranked)]
+                hardest[j] = min(ranks)
+        # Sorting is stable: of equal ranks the more similar neighbour comes first.
+        return sorted(hardest, key=hardest.__getitem__)
 
     def _neighbours(self, row: int) -> list[int]:
         k = self.meta["neighbours"]

@@ -139,10 +139,7 @@ def _predictions(
     sizes = {TRANSFORMATION: c, SEMANTIC: classes}
     with work_of(task.name):
         predictions = run_probes(spec, features, targets, test_features, sizes, training)
-    shaped = {}
-    for name, flat in predictions.items():
-        shaped[name] = flat.view(training.runs, -1, c)
-    return shaped
+    return {name: flat.view(training.runs, -1, c) for name, flat in predictions.items()}
 
 
 def _judged_transformations(

@@ -169,10 +169,7 @@ def predict(probe: Probe, features: Embeddings) -> dict[str, Int[Tensor, "n"]]:
         for part in features.split(8192):
             for name, logits in probe(part).items():
                 predicted[name].append(logits.argmax(dim=-1))
-    whole = {}
-    for name, parts in predicted.items():
-        whole[name] = torch.cat(parts).cpu()
-    return whole
+    return {name: torch.cat(parts).cpu() for name, parts in predicted.items()}
 
 
 def run_probes(

@@ -114,10 +114,8 @@ def _most_runs(embeddings: Sequence[Probed]) -> int:
 
 def main_probe(measured: Sequence[Measured], task: str) -> Measured | None:
     """The probe of transformations alone of width 2,048, else the widest there is."""
-    probes = []
-    for probe in _with_heads(measured, (TRANSFORMATION,)):
-        if probe.task.name == task:
-            probes.append(probe)
+    single = _with_heads(measured, (TRANSFORMATION,))
+    probes = [probe for probe in single if probe.task.name == task]
     for probe in probes:
         if probe.spec.width == MAIN_WIDTH:
             return probe
@@ -300,8 +298,9 @@ def _changed_parts(after: Measured, before: Measured) -> list[str]:
     """What adaptation changed in each category, and in what training never showed of it."""
     rows = []
     for name, metric in changes(after, before).items():
-        if name.startswith(("held_out/", "class/")):
-            part = name.replace("held_out/", "held out: ").removeprefix("class/")
+        kind, _, category = name.partition("/")
+        if kind in ("held_out", "class"):
+            part = f"held out: {category}" if kind == "held_out" else category
             rows.append([part, _signed(metric)])
     return markdown_table([f"category ({after.spec.name})", "transformation"], rows)
 

@@ -50,9 +50,8 @@ def flips(
     thumbnails = cache(data_uri)
     out = []
     for group in groups:
-        views = []
-        for i in _fitting(group.rows, group.numbers, most):
-            views.append(item_view(i, group.rows[i], group.sides, thumbnails))
+        shown = _fitting(group.rows, group.numbers, most)
+        views = [item_view(i, group.rows[i], group.sides, thumbnails) for i in shown]
         out.append({**group.head, "total": len(group.numbers), "items": views})
     return out
 
@@ -118,14 +117,9 @@ def _won_and_lost(
     after: Sequence[float],
     before: Sequence[float],
 ) -> list[_Group]:
-    won = []
-    lost = []
-    for i, (new, old) in enumerate(zip(after, before, strict=True)):
-        gain = new - old
-        if gain > EQUAL:
-            won.append(i)
-        elif gain < -EQUAL:
-            lost.append(i)
+    gains = [new - old for new, old in zip(after, before, strict=True)]
+    won = [i for i, gain in enumerate(gains) if gain > EQUAL]
+    lost = [i for i, gain in enumerate(gains) if gain < -EQUAL]
     return _groups(head, rows, sides, {"won": won, "lost": lost})
 
 

@@ -54,11 +54,7 @@ def _image_view(
     for j, caption in enumerate(row.captions):
         # A run without the item has no score of it.
         scores = [item and item.scores[k][j] for item in by_run]
-        pair = {
-            "caption": caption,
-            "true": row.true[k][j],
-            "scores": _scores(scores),
-        }
+        pair = {"caption": caption, "true": row.true[k][j], "scores": _scores(scores)}
         pairs.append(pair)
     return {"uri": uri(image), "name": image.path.name, "pairs": pairs}
 

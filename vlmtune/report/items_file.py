@@ -270,10 +270,7 @@ def _finite(value: bool | float | None) -> bool | float | None:
 def _write_json(path: Path, rows: Iterable[Cells]) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for row in rows:
-            known = {}
-            for name, cell in row.items():
-                if cell not in (None, []):
-                    known[name] = cell
+            known = {name: cell for name, cell in row.items() if cell not in (None, [])}
             line = json.dumps(known, ensure_ascii=False)
             file.write(f"{line}\n")
 
@@ -288,9 +285,7 @@ def _write_csv(path: Path, rows: Iterable[Cells]) -> None:
 
 
 def _csv_cell(cell: Any) -> Any:
-    if cell is None:
-        return ""
-    if isinstance(cell, str):
+    if cell is None or isinstance(cell, str):
         return cell
     return json.dumps(cell, ensure_ascii=False)
 

@@ -174,10 +174,8 @@ def _clusters(rows: Sequence[ItemRow]) -> tuple[int, ...]:
     numbers: dict[object, int] = {}  # of each image; of an item without images, of its id
     members = []
     for row in rows:
-        of_item = []
-        for image in _shared(row) or (row.id,):
-            number = numbers.setdefault(image, len(numbers))
-            of_item.append(number)
+        images = _shared(row) or (row.id,)
+        of_item = [numbers.setdefault(image, len(numbers)) for image in images]
         members.append(of_item)
     # A tensor has rows of one length: the first image of an item is repeated.
     most = max(map(len, members))

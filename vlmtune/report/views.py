@@ -3,7 +3,7 @@
 In: rows and results of a benchmark. Out: dictionaries with text, charts and SVG. Never: HTML.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain, count
 from typing import Any, NamedTuple
 
@@ -159,12 +159,13 @@ class Views:
         """A new prefix for the ids of a plot."""
         return f"plot{next(self._plots)}"
 
-    def _results(self, row: Row) -> list[Result | None]:
-        """The result of each run for the benchmark of a row; None for text-only runs."""
-        results = [run.result(*row.definition) for run in self.runs]
+    def _results(self, row: Row) -> dict[int, Result]:
+        """The results for the benchmark of a row by position of the run; of text-only runs none."""
+        results = {}
         for i, run in enumerate(self.runs):
-            if run.text_only:
-                results[i] = None
+            result = run.result(*row.definition)
+            if result is not None and not run.text_only:
+                results[i] = result
         return results
 
     def _cell(self, row: Row, i: int) -> dict[str, Any] | None:
@@ -228,61 +229,48 @@ class Views:
         svg = strip_plot(labels, rows, self.colours, self.key())
         return {"name": name, "arrow": rows[0].arrow, "svg": svg}
 
-    def _series(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
+    def _series(self, results: dict[int, Result]) -> list[dict[str, Any]]:
         """A plot for each series; several if the scales of runs are far apart."""
-        series: list[dict[str, tuple[float, ...]]] = []
-        for result in results:
-            of_run = {} if result is None else result.series
-            series.append(of_run)
-        names = dict.fromkeys(chain.from_iterable(series))
+        series = {i: result.series for i, result in results.items()}
+        names = dict.fromkeys(chain.from_iterable(series.values()))
         names.pop(MATRIX, None)  # the page shows this series as a square
         out = []
         for name in names:
-            values = [of_run.get(name) for of_run in series]
+            values = [series.get(i, {}).get(name) for i in range(len(self.runs))]
             for part in _shared_axes(values):
                 out.append(self._distribution(name, part))
         return out
 
     def _distribution(self, name: str, values: Sequence[Sequence[float] | None]) -> dict[str, Any]:
         legend = []
-        for run_name, colour, numbers in zip(self.names, self.colours, values, strict=True):
+        for i, numbers in enumerate(values):
             if numbers:
-                entry = {
-                    "name": run_name,
-                    "colour": colour,
-                    "median": f"{np.median(numbers):.3g}",
-                    "n": len(numbers),
-                }
-                legend.append(entry)
+                median = f"{np.median(numbers):.3g}"
+                legend.append({**self._legend(i), "median": median, "n": len(numbers)})
         svg = distribution_plot(values, self.colours, self.key())
         return {"name": name, "svg": svg, "runs": legend}
 
-    def _readings(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
+    def _readings(self, results: dict[int, Result]) -> list[dict[str, Any]]:
         """What words read, of each run that shows it."""
         out = []
-        for legend, result in self._measured(results):
+        for i, result in results.items():
             views = heat_views(result.readings)
             if views:
-                out.append({**legend, "readings": views})
+                out.append({**self._legend(i), "readings": views})
         return out
 
-    def _matrices(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
+    def _matrices(self, results: dict[int, Result]) -> list[dict[str, Any]]:
         """The mean scores of two images by two captions, of each run that has them."""
         out = []
-        for legend, result in self._measured(results):
+        for i, result in results.items():
             scores = result.series.get(MATRIX, ())
             # The mean over seeds is empty where the seeds differ in length.
             if len(scores) == 4:
-                out.append({**legend, "rows": matrix(scores)})
+                out.append({**self._legend(i), "rows": matrix(scores)})
         return out
 
-    def _measured(
-        self, results: Sequence[Result | None]
-    ) -> Iterator[tuple[dict[str, Any], Result]]:
-        """The name and the colour of each run with a result, and the result."""
-        for name, colour, result in zip(self.names, self.colours, results, strict=True):
-            if result is not None:
-                yield {"name": name, "colour": colour}, result
+    def _legend(self, i: int) -> dict[str, Any]:
+        return {"name": self.names[i], "colour": self.colours[i]}
 
 
 def _shared_axes(values: Sequence[Sequence[float] | None]) -> list[list[Sequence[float] | None]]:

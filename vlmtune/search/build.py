@@ -129,8 +129,9 @@ def build_index(
         listed["shortlist"] = _shortlist(out, listed, parts.names, encoder)
         listed["parts"] = parts.names
         write_text(out / LIST, json.dumps(listed, indent=1) + "\n")
-    added = sum(before.get(path) != digest for path, digest in listed["images"].items())
-    return Built(len(listed["images"]), added, tuple(unread))
+    images = listed["images"]
+    added = sum(before.get(path) != digest for path, digest in images.items())
+    return Built(len(images), added, tuple(unread))
 
 
 class _Parts:
@@ -163,9 +164,9 @@ class _Parts:
     def _next(self) -> str:
         """The name of the next part; those of all that are in the folder are lower."""
         # Folders that no list names count too, as a killed run may have left them.
-        names = {path.name for path in self.folder.glob("part-*")}
-        names.update(self.names)
-        numbers = [int(name.removeprefix("part-")) for name in names if PART.fullmatch(name)]
+        names = [path.name for path in self.folder.glob("part-*")]
+        whole = filter(PART.fullmatch, [*names, *self.names])
+        numbers = [int(name.removeprefix("part-")) for name in whole]
         highest = max(numbers, default=-1)
         return f"part-{highest + 1:05}"
 

@@ -129,7 +129,9 @@ class IndexEncoder:
         if self.joint is None:
             assert isinstance(images, Pooled)
             assert isinstance(text, Pooled)
-            scores = self.dual.compare(images.values.to(device), text.values.to(device))
+            image = images.values.to(device)
+            caption = text.values.to(device)
+            scores = self.dual.compare(image, caption)
             return scores[:, 0].float().cpu()
         # As many pairs at a time as the memory of the device takes.
         pair_bytes = self.joint.pair_bytes(images, text, False)

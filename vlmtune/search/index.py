@@ -4,7 +4,7 @@ Never: a file of an image read, a vector approximated, or anything unpickled.
 """
 
 from collections.abc import Sequence
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -205,12 +205,15 @@ class Index:
         parts = []
         for start in range(0, len(self), COMPARED):
             count = min(COMPARED, len(self) - start)
-            parts.append(cosine_similarity(query, self._compared(start, count)))
+            vectors = self._compared(start, count)
+            parts.append(cosine_similarity(query, vectors))
         cosines = torch.cat(parts)
-        # One more, as the file itself may be among them.
-        order = cosines.argsort(descending=True, stable=True)[: top + 1]
-        others = [file for file in order.tolist() if file != position]
-        return [Hit(self.paths[file], float(cosines[file])) for file in others[:top]]
+        hits = []
+        for file in cosines.argsort(descending=True, stable=True)[: top + 1].tolist():
+            # One more than `top`, as the file itself may be among them.
+            if file != position:
+                hits.append(Hit(self.paths[file], float(cosines[file])))
+        return hits[:top]
 
     def _compared(self, start: int, count: int) -> Float[Tensor, "count d"]:
         """The vectors that some files, one after another, are recalled by."""
@@ -233,11 +236,12 @@ class Index:
         """The `top` of the chosen files for a caption."""
         hits = []
         for start in range(0, len(chosen), SCORED):
-            files = chosen[start : start + SCORED]
             # In pieces that stay in the cache of the processor.
-            scores = self._encoder.score(text, self._images(files))
-            for file, score in zip(files, scores.tolist(), strict=True):
-                hits.append(Hit(self.paths[file], score))
+            files = chosen[start : start + SCORED]
+            images = self._images(files)
+            scores = self._encoder.score(text, images).tolist()
+            paths = [self.paths[file] for file in files]
+            hits += map(Hit, paths, scores)
         # Of equal scores the file that was indexed first comes first: sorting is stable.
         hits.sort(key=lambda hit: -hit.score)
         return hits[:top]
@@ -255,7 +259,8 @@ class Index:
         if self._shortlist is None:
             return self._vectors(range(len(self)))
         # A shortlist has the rows of all parts one after another.
-        starts = [0, *accumulate(len(part.ids) for part in self._parts)]
+        sizes = [len(part.ids) for part in self._parts]
+        starts = [0, *accumulate(sizes)]
         rows = [starts[part] + row for part, row in self._rows]
         return self._shortlist.vectors[rows]
 
@@ -268,18 +273,17 @@ class Index:
         self, files: Sequence[int]
     ) -> tuple[list[tuple[Part, list[int]]], Int[Tensor, "k"] | None]:
         """The rows of some files by part, and where each file is among these; None for in order."""
+        part_of = torch.tensor([self._rows[file][0] for file in files])
+        order = part_of.argsort(stable=True)
         rows_of: dict[int, list[int]] = {}
-        positions_of: dict[int, list[int]] = {}
-        for position, file in enumerate(files):
-            part, row = self._rows[file]
+        for position in order.tolist():
+            part, row = self._rows[files[position]]
             rows_of.setdefault(part, []).append(row)
-            positions_of.setdefault(part, []).append(position)
         chosen = [(self._parts[part], rows) for part, rows in rows_of.items()]
-        positions = list(chain.from_iterable(positions_of.values()))
         # Files in the order of their parts need no copy.
-        if positions == sorted(positions):
+        if bool((part_of.diff() >= 0).all()):
             return chosen, None
-        return chosen, torch.tensor(positions).argsort()
+        return chosen, order.argsort()
 
 
 def _faiss() -> Any:

@@ -85,7 +85,8 @@ def orders(names: Iterable[str], whole: bool = False) -> list[Order]:
         # Who names the source itself wants all of its files, whatever else is named.
         chosen = frozenset() if name in complete else frozenset(wanted)
         if whole:
-            archives = _archives(Order(name, source, chosen))
+            images_of = Order(name, source, chosen).images
+            archives = [archive for images in images_of for archive in images.whole]
             first = {archive: Order(archive, sources()[archive]) for archive in archives}
             by_source = first | by_source
         by_source.setdefault(name, Order(name, source, chosen, whole))
@@ -102,11 +103,6 @@ def source_name(name: str) -> str:
     name = name.replace("published:", "weights_")  # as `--model` names weights
     weights = f"weights_{name}"
     return weights if name not in sources() and weights in sources() else name
-
-
-def _archives(order: Order) -> list[str]:
-    """The sources of the archives that hold the images of an order."""
-    return [name for images in order.images for name in images.whole]
 
 
 def _serving(plugin: str) -> list[str]:

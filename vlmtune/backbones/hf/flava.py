@@ -110,7 +110,8 @@ class FlavaFusion(Fusion):
 
     @override
     def prepare_image(self, image: Tokens) -> Tokens:
-        tokens = self._flava.image_to_mm_projection(image.values.to(self._dtype))
+        states = image.values.to(self._dtype)
+        tokens = self._flava.image_to_mm_projection(states)
         if self._encoder.use_cls_token:
             # Without this token of its own, the head reads the class token of the image tower.
             first = self._encoder.cls_token.expand(len(tokens), -1, -1)

@@ -97,8 +97,9 @@ def _check_end(tokenizer: HFTokenizer, end: int, highest: bool) -> None:
     """Raises a `UserError` unless the model pools the last token of a caption."""
     # The library pools the first token with id `end`, or the one with the highest id.
     ids, mask = tokenizer(["a"])
-    is_pooled = ids[0] == end
-    pooled = ids[0].argmax() if highest else is_pooled.int().argmax()
+    caption = ids[0]
+    is_end = (caption == end).int()
+    pooled = caption.argmax() if highest else is_end.argmax()
     last = int(mask.sum()) - 1
     fits = tokenizer.special[1] == 1 and int(pooled) == last
     tokenizer.check_end(fits, f"the token the model pools (id {end})")

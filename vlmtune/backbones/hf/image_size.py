@@ -80,10 +80,7 @@ def _stretched(old: Any, image_size: int) -> nn.Module:
 def _processor(processor: Any, image_size: int, model: str) -> Any:
     """The image processor with every edge scaled so that images have `image_size`."""
     settings = processor.to_dict()
-    sizes = {}
-    for name in ("size", "crop_size"):
-        if settings.get(name):
-            sizes[name] = settings[name]
+    sizes = {name: settings[name] for name in ("size", "crop_size") if settings.get(name)}
     # The last step decides the size of an image: the crop if there is one, else resizing.
     crops = settings.get("do_center_crop") and "crop_size" in sizes
     decides = "crop_size" if crops else "size"

@@ -100,8 +100,7 @@ class Tokenizer:
     def leading_and_trailing(self, word: str) -> tuple[int, int]:
         """How many special tokens stand before and after the words."""
         ids, mask = self([word])
-        real = ids[0][mask[0]]
-        tokens = real.tolist()
+        tokens = ids[mask].tolist()
         # A word may be several tokens, which stand together.
         words = [i for i, token in enumerate(tokens) if token not in self.special]
         trailing = len(tokens) - words[-1] - 1

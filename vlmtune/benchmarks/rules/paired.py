@@ -73,10 +73,7 @@ class PairedItems(Items):
 
     def members(self) -> dict[str, Int[Tensor, "k"]]:
         """The items of each group and tag, in order of appearance, groups first."""
-        rows_of: dict[str, list[int]] = {}
-        for group in self.groups:
-            if group:
-                rows_of[group] = []
+        rows_of: dict[str, list[int]] = {group: [] for group in self.groups if group}
         for row, item in enumerate(self.listed):
             # A group and a tag of one name are one, and a tag may be given twice.
             for name in dict.fromkeys((item.group, *item.tags)):
