@@ -193,9 +193,8 @@ def instantiate(spec: Spec, base: type[T]) -> T:
             "write both"
         )
     cls = _class(spec.get("class_path", ""), base)
-    arguments: dict[str, Any] = {}
-    for name, value in spec.get("init_args", {}).items():
-        arguments[name] = _instantiated(value)
+    given = spec.get("init_args", {})
+    arguments = {name: _instantiated(value) for name, value in given.items()}
     _check_types(cls, arguments)
     return cls(**arguments)
 
@@ -288,7 +287,8 @@ def differences(here: Any, there: Any, key: str, where: str) -> list[str]:
         keys = {"class_path": None}
     lines: list[str] = []
     for name in keys:
-        one, other = here.get(name, ABSENT), there.get(name, ABSENT)
+        one = here.get(name, ABSENT)
+        other = there.get(name, ABSENT)
         lines += differences(one, other, f"{key}.{name}", where)
     return lines
 

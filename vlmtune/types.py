@@ -186,11 +186,13 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """Returns the batch on `device` (Lightning calls this)."""
+        targets = self.targets.to(device)
+        image_group = send(self.image_group, device)
         pixels = None if self.pixels is None else send(self.pixels, device)
-        targets, image_group = self.targets.to(device), send(self.image_group, device)
         phrases = None if self.phrases is None else self.phrases.to(device)
-        moved = replace(self, targets=targets, image_group=image_group, pixels=pixels)
-        return replace(moved, phrases=phrases)
+        return replace(
+            self, targets=targets, image_group=image_group, pixels=pixels, phrases=phrases
+        )
 
 
 @dataclass(frozen=True)

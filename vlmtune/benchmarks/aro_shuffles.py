@@ -81,14 +81,9 @@ def perturb(caption: str, tagger: Tagger, seed: int) -> tuple[str, str, str, str
     split = words(caption)
     tags = tagger.tag(split)
     rng = random.Random(f"{seed}\n{caption}")  # not of the captions before
-    nouns, adjectives, others = [], [], []
-    for position, (_, tag) in enumerate(zip(split, tags, strict=True)):
-        if tag in NOUNS:
-            nouns.append(position)
-        elif tag == "ADJ":
-            adjectives.append(position)
-        else:
-            others.append(position)
+    nouns = [i for i, tag in enumerate(tags) if tag in NOUNS]
+    adjectives = [i for i, tag in enumerate(tags) if tag == "ADJ"]
+    others = [i for i, tag in enumerate(tags) if tag not in (*NOUNS, "ADJ")]
     trigrams = [split[start : start + 3] for start in range(0, len(split), 3)]
 
     # The order in which these draw from `rng` defines the file: each is a list, drawn at once.

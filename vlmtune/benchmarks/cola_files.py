@@ -130,7 +130,7 @@ def _unified(raw: Any) -> Any:
 def read_subsets(path: Path, texts: tuple[str, ...]) -> dict[str, Bool[Tensor, "C"]]:
     """Reads which of the queries `texts` training has seen, `{"seen": [...], "unseen": [...]}`."""
     subsets = {}
-    content: Subsets = read_json(path, SEEN, shape=Subsets)
+    content = read_json(path, SEEN, shape=Subsets)
     for name, labels in content.items():
         # A misspelt label would silently leave its query out of both means.
         unknown = sorted(set(labels) - set(texts))
@@ -150,10 +150,8 @@ def spelled(texts: Sequence[str]) -> tuple[str, ...]:
         >>> spelled(["light_blue car_(automobile)", "other(color) cup", "other(material) cup"])
         ('light blue car', 'other(color) cup', 'other(material) cup')
     """
-    shortened = []
-    for text in texts:
-        without_qualifiers = re.sub(r"\([^()]*\)", " ", text)
-        shortened.append(_plain(without_qualifiers))
+    without_qualifiers = [re.sub(r"\([^()]*\)", " ", text) for text in texts]
+    shortened = list(map(_plain, without_qualifiers))
     times = Counter(shortened)
     queries = []
     for text, short in zip(texts, shortened, strict=True):

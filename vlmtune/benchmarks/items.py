@@ -148,9 +148,8 @@ def as_stored(item: Any) -> Any:
         # A named tuple takes its fields one by one, a plain tuple takes a list.
         return type(item)(*parts) if hasattr(item, "_fields") else tuple(parts)
     if is_dataclass(item) and not isinstance(item, type):
-        changed = {}
-        for field in fields(item):
-            changed[field.name] = as_stored(getattr(item, field.name))
+        names = [field.name for field in fields(item)]
+        changed = {name: as_stored(getattr(item, name)) for name in names}
         return replace(item, **changed)
     return item
 

@@ -33,9 +33,8 @@ def log_export(trainer: pl.Trainer, checkpoint: Path, aliases: list[str]) -> Non
     for module in adaptation(trainer.lightning_module).modules():
         package, _, _ = type(module).__module__.partition(".")
         packages.add(package)
-    data = {}
-    for shards in trainer.datamodule.sets["train"]:  # type: ignore[attr-defined]
-        data[str(shards.path)] = shards.digest()
+    sets = trainer.datamodule.sets["train"]  # type: ignore[attr-defined]
+    data = {str(shards.path): shards.digest() for shards in sets}
     step = check_checkpoint(checkpoint)["global_step"]
     with TemporaryDirectory() as scratch:
         folder = Path(scratch, "export")

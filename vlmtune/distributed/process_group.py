@@ -176,7 +176,8 @@ class _Gather(torch.autograd.Function):
         padded[: len(value)] = value
         parts = [torch.empty_like(padded) for _ in sizes]
         dist.all_gather(parts, padded)
-        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+        rows = [part[:size] for part, size in zip(parts, sizes, strict=True)]
+        return torch.cat(rows)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
@@ -187,7 +188,8 @@ class _Gather(torch.autograd.Function):
         parts = pad_sequence(list(rows), batch_first=True)
         total = torch.empty_like(parts[0])
         dist.reduce_scatter_tensor(total, parts.flatten(0, 1))
-        return total[: ctx.sizes[ctx.rank]].to(gradient.dtype), None, None
+        own = total[: ctx.sizes[ctx.rank]]
+        return own.to(gradient.dtype), None, None
 
 
 def _all_reduce(value: Tensor) -> Tensor:

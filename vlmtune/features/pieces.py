@@ -83,10 +83,8 @@ class _Pieces:
         self.path = root / key.folder
         self.folder = root / f".{key.folder}.pieces"
         self.rows = len(ids)
-        self.ids: list[list[str]] = []  # of each piece
-        for start in range(0, self.rows, size):
-            of_piece = ids[start : start + size]
-            self.ids.append(list(of_piece))
+        starts = range(0, self.rows, size)
+        self.ids = [list(ids[start : start + size]) for start in starts]  # of each piece
         self._announced = False
 
     def compute(self) -> None:

@@ -283,10 +283,9 @@ class _Context:
 
     def _singular_noun_before(self, i: int) -> bool:
         """Whether "waves" has a possible subject: any noun before it that is singular."""
-        for word, tag in zip(self.low[:i], self.tags, strict=True):
-            if tag in NOUNS and not is_plural(word):
-                return True
-        return False
+        before = zip(self.low[:i], self.tags, strict=True)
+        nouns = [word for word, tag in before if tag in NOUNS]
+        return not all(map(is_plural, nouns))
 
     def _goes_on(self, i: int) -> bool:
         """Whether an object, a location or the end follows, and no verb."""

@@ -100,10 +100,12 @@ class CLIC(ShardedObjective):
         row, column = positions(in_group, text.device)
         counts = send(in_group.sum(dim=1), text.device)
         texts = text.index_select(0, column)
-        sums = text.new_zeros(len(in_group), text.shape[1]).index_add(0, row, texts)
+        zeros = text.new_zeros(len(in_group), text.shape[1])
+        sums = zeros.index_add(0, row, texts)
         means = sums / counts.clamp_min(1)[:, None]
         # The mean square of the distances of all pairs follows from the distances to the mean.
-        distances = (texts - means[row]).square().sum(dim=1)
+        deviations = texts - means[row]
+        distances = deviations.square().sum(dim=1)
         spread = distances.new_zeros(len(in_group)).index_add(0, row, distances)
         terms = 2 * spread / (counts - 1).clamp_min(1)
         return mean_over_ranks(terms, counts > 1, group)

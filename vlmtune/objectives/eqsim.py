@@ -241,9 +241,11 @@ class EqSim(ShardedObjective):
         weight = pairs.weight[:, None] * pairs.weight[None, :]
         weight = weight * pairs.comparable
         kinds = weight * torch.stack([close, ~close])
-        sums = torch.stack([(deviation * kinds).sum(dim=(1, 2)), kinds.sum(dim=(1, 2))])
+        totals = (deviation * kinds).sum(dim=(1, 2))
+        weights = kinds.sum(dim=(1, 2))
         # Read at once: each number alone would wait for a GPU.
-        named = zip(("close", "distant"), *sums.tolist(), strict=True)
+        sums = torch.stack([totals, weights]).tolist()
+        named = zip(("close", "distant"), *sums, strict=True)
         return {name: total / over for name, total, over in named if over}
 
     def _close(self, pairs: TruePairs, shard: ScoreShard) -> tuple[Bool[Tensor, "a A"], PairMatrix]:

@@ -49,6 +49,7 @@ class TextRecovery(ShardedObjective):
         embedded = embedded_of(shard.rows, "TextRecovery")
         # This rank's images with the texts of all ranks; embeddings have the length 1.
         row, text = shard.row_targets.true_pairs()
-        cosines = (embedded.image[row] * embedded.text[text]).sum(dim=1)
+        products = embedded.image[row] * embedded.text[text]
+        cosines = products.sum(dim=1)
         counted = torch.ones_like(cosines, dtype=torch.bool)
         return mean_over_ranks(1 - cosines, counted, group)

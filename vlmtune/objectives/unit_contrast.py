@@ -103,5 +103,7 @@ class UnitContrast(ShardedObjective):
         foil_number = foils.cumsum(dim=1)
         contrasts = []
         for number in range(1, self.draws + 1):
-            contrasts.append((truth & (unit_number == number), foils & (foil_number == number)))
+            unit = truth & (unit_number == number)
+            foil = foils & (foil_number == number)
+            contrasts.append((unit, foil))
         return contrasts

@@ -43,10 +43,8 @@ class Caveat:
 
 def caveats(runs: Sequence[RunReport]) -> tuple[Caveat, ...]:
     """All caveats: random weights, then benchmark by benchmark, text-only scores first."""
-    out = []
-    for run in runs:
-        if run.provenance.random_weights:
-            out.append(Caveat(run.name, RANDOM))
+    random = [run for run in runs if run.provenance.random_weights]
+    out = [Caveat(run.name, RANDOM) for run in random]
     for section in sections(runs):
         title = section.head.title
         for row in section.primary:

@@ -165,13 +165,9 @@ def items_alone(runs: Sequence[RunReport]) -> tuple[str, ...]:
     position = baseline(runs)
     if position is None or len(seeds_of(runs[position])) > 1:
         return ()
-    first = runs[position]
     # The baseline counts, too: it may itself be a training with one seed.
-    single = [first]
-    for run in runs:
-        is_compared = run is not first and not run.text_only
-        if is_compared and len(seeds_of(run)) == 1:
-            single.append(run)
+    seeing = [run for run in runs if not run.text_only]
+    single = [run for run in seeing if len(seeds_of(run)) == 1]
     if len(single) == 1:
         return ()
     return tuple(run.name for run in single if run.provenance.trainable_parameters)

@@ -54,8 +54,8 @@ def _image_view(
     for j, caption in enumerate(row.captions):
         # A run without the item has no score of it.
         scores = [item and item.scores[k][j] for item in by_run]
-        pair = {"caption": caption, "true": row.true[k][j], "scores": _scores(scores)}
-        pairs.append(pair)
+        text = _changed(scores, ".3g")
+        pairs.append({"caption": caption, "true": row.true[k][j], "scores": text})
     return {"uri": uri(image), "name": image.path.name, "pairs": pairs}
 
 
@@ -164,25 +164,20 @@ def _note(by_run: Sequence[ItemRow | None]) -> str:
     known = list(filter(None, by_run))
     if all(item.rank is None for item in known):
         return ""
-    ranks = []
-    grades = []
-    for item in by_run:
-        rank = None if item is None else item.rank
-        ranks.append(str(rank or "?"))  # ranks are from 1
-        grade = "?" if item is None else f"{item.outcome:.3f}"
-        grades.append(grade)
-    note = f"rank {' → '.join(ranks)}"
+    ranks = [item and item.rank for item in by_run]
+    note = f"rank {_changed(ranks, 'd')}"
     if any(item.right is None for item in known):
-        note = f"{' → '.join(grades)}, {note}"
+        grades = [item and item.outcome for item in by_run]
+        note = f"{_changed(grades, '.3f')}, {note}"
     return note
 
 
-def _scores(values: Sequence[float | None]) -> str:
-    """The score before and after, as far as known."""
+def _changed(values: Sequence[float | None], form: str) -> str:
+    """A number before and after, as far as known."""
     if all(value is None for value in values):
         return ""
     texts = []
     for value in values:
-        text = "?" if value is None else f"{value:.3g}"
+        text = "?" if value is None else format(value, form)
         texts.append(text)
     return " → ".join(texts)

@@ -146,11 +146,8 @@ def part_names(items: Items, benchmark: str) -> list[str]:
 
 def items_beside(report: Path) -> Path | None:
     """The newest file of items beside a report.json, or None."""
-    files = []
-    for suffix in _FORMATS:
-        file = report.with_name(f"{STEM}{suffix}")
-        if file.is_file():
-            files.append(file)
+    named = [report.with_name(f"{STEM}{suffix}") for suffix in _FORMATS]
+    files = filter(Path.is_file, named)
     # An evaluation may have been repeated with another format of items.
     return max(files, key=lambda file: file.stat().st_mtime, default=None)
 
@@ -252,12 +249,9 @@ def _grid(
     is_flat = not any(isinstance(line, list) for line in lines)
     if is_flat and files == 1 and len(lines) == captions:
         lines = [list(lines)]  # of a single file the outer list may be left out
-    fits = len(lines) == files
-    for line in lines:
-        # A short list would move the scores of its file to other captions.
-        if not isinstance(line, list) or len(line) != captions:
-            fits = False
-    if not fits:
+    # A short list would move the scores of its file to other captions.
+    are_whole = [isinstance(line, list) and len(line) == captions for line in lines]
+    if len(lines) != files or not all(are_whole):
         raise ValueError(f"{name} that are not {files} lists of {captions} values")
     return tuple(tuple(map(_finite, line)) for line in lines)
 

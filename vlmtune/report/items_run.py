@@ -45,9 +45,7 @@ def run_of_items(
     parts: set[str] = set()
     for name in items:
         parts.update(part_names(items, name))
-    measured: set[str] = set()
-    for run, _ in others:
-        measured.update(result.benchmark for result in run.results)
+    measured = {result.benchmark for run, _ in others for result in run.results}
     results = []
     ordered = {}
     apart = []

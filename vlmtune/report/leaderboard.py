@@ -6,7 +6,7 @@ Never: a date, so that equal numbers give equal files.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,7 @@ PROMPTS = ("prompt", "templates")
 """Options of benchmarks that make captions of names."""
 TWIN = ".reference"
 """What a benchmark's name ends with where it counts a second time, as the published script does."""
-Pairs = dict[tuple[int, int], tuple[Comparison, ...]]
-"""The comparisons of two models, by their positions."""
+Pairs = dict[tuple[int, int], tuple[Comparison, ...]]  # of two models, by their positions
 COSTS = ("trained weights", "bytes an image", "pairs a second", "training")
 CSV_COLUMNS = (
     *("model", "text_only", "trained_weights"),
@@ -289,8 +288,7 @@ class Board:
             heads += [f"{_title(row)} {row.directed}" for row in rows]
             # What is known of a benchmark stands under its head.
             empty = [""] * (len(changes) + len(COSTS))
-            facts_of_rows = map(table.facts, rows)
-            facts = zip(table.TITLES, *facts_of_rows, strict=True)
+            facts = zip(table.TITLES, *map(table.facts, rows), strict=True)
             body = [[title, *empty, *cells] for title, *cells in facts]
             for i, run in enumerate(self.runs):
                 means = _changes(self.gains[i]) if changes else []
@@ -316,10 +314,7 @@ class Board:
             cells: list[object] = [no_formula(run.name), str(run.text_only).lower()]
             cells.append(origin.trainable_parameters)
             cost = self.entries[i].cost
-            if cost is None:
-                cells += [None, None]
-            else:
-                cells += [cost.bytes_an_image, cost.pairs_a_second]
+            cells += (None, None) if cost is None else astuple(cost)
             cells.append(origin.seconds or None)  # 0: not known, or nothing was trained
             numbers = [*self.gains[i], *(row.cells[i] for row in rows)]
             for number in numbers:

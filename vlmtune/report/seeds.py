@@ -109,20 +109,15 @@ def _mean_result(results: Sequence[Result]) -> Result:
 
 def _mean_metric(metrics: Sequence[MetricValue | None]) -> MetricValue | None:
     """Mean and range; None where a seed has no such number, or one over other items."""
-    values = []
-    sizes = set()
-    for metric in metrics:
-        if metric is None:
-            return None
-        values.append(metric.value)
-        sizes.add(metric.n)
-    first = metrics[0]
-    if first is None or len(sizes) > 1:
+    known = [metric for metric in metrics if metric is not None]
+    sizes = {metric.n for metric in known}
+    if len(known) < len(metrics) or len(sizes) > 1:
         return None
+    values = [metric.value for metric in known]
     # The range in place of an interval: of few seeds a deviation says little.
     # Exact: the mean of equal values is that value.
     mean = statistics.mean(values)
-    return replace(first, value=mean, low=min(values), high=max(values))
+    return replace(known[0], value=mean, low=min(values), high=max(values))
 
 
 def _mean(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
@@ -141,12 +136,9 @@ def _mean_curves(runs: Sequence[RunReport]) -> dict[str, Curve]:
         several = [dict(run.curves.get(name, ())) for run in runs]
         points = []
         for step in several[0]:
-            values = []
-            for curve in several:
-                value = curve.get(step)
-                if value is not None:
-                    values.append(value)
-            if len(values) == len(runs):
-                points.append((step, sum(values) / len(values)))
+            values = [curve.get(step) for curve in several]
+            known = [value for value in values if value is not None]
+            if len(known) == len(runs):
+                points.append((step, sum(known) / len(known)))
         curves[name] = tuple(points)
     return curves

@@ -129,9 +129,9 @@ def build_index(
         listed["shortlist"] = _shortlist(out, listed, parts.names, encoder)
         listed["parts"] = parts.names
         write_text(out / LIST, json.dumps(listed, indent=1) + "\n")
-    images = listed["images"]
-    added = sum(before.get(path) != digest for path, digest in images.items())
-    return Built(len(images), added, tuple(unread))
+    indexed = listed["images"]
+    added = sum(before.get(path) != digest for path, digest in indexed.items())
+    return Built(len(indexed), added, tuple(unread))
 
 
 class _Parts:

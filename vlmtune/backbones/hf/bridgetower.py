@@ -187,9 +187,8 @@ class BridgeFusion(Fusion):
     def prepare_image(self, image: Tokens) -> Tokens:
         transform = self._model.cross_modal_image_transform
         norm = self._model.cross_modal_image_layernorm
-        states = []
-        for state in self._states(self._image, image):
-            states.append(self._image.norm(state).values)
+        normed = map(self._image.norm, self._states(self._image, image))
+        states = [state.values for state in normed]
         return unmasked(self._side_by_side(states, transform, norm, IMAGE))
 
     @override

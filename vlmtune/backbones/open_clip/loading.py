@@ -229,10 +229,10 @@ def _check_activation(
 def _check_image_size(network: nn.Module, name: str, size: int | tuple[int, int]) -> None:
     visual: Any = network.visual
     patch = getattr(visual, "patch_size", None)
-    native = patch is not None and hasattr(visual, "positional_embedding")
+    native = hasattr(visual, "positional_embedding")
     height, width = to_2tuple(size)
     # The last rows of an image that do not fill a patch would be cut.
-    if not native or height % patch[0] or width % patch[1]:
+    if patch is None or not native or height % patch[0] or width % patch[1]:
         raise UserError(
             f"expected image_size in whole patches of open_clip's own vision transformer, got "
             f"{size} for {name} with patches of {patch}: choose a multiple, or leave it out"
