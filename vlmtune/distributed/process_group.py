@@ -188,8 +188,8 @@ class _Gather(torch.autograd.Function):
         parts = pad_sequence(list(rows), batch_first=True)
         total = torch.empty_like(parts[0])
         dist.reduce_scatter_tensor(total, parts.flatten(0, 1))
-        own = total[: ctx.sizes[ctx.rank]]
-        return own.to(gradient.dtype), None, None
+        of_rank = total[: ctx.sizes[ctx.rank]]
+        return of_rank.to(gradient.dtype), None, None
 
 
 def _all_reduce(value: Tensor) -> Tensor:

@@ -172,7 +172,7 @@ def _note(by_run: Sequence[ItemRow | None]) -> str:
     return note
 
 
-def _changed(values: Sequence[float | None], form: str) -> str:
+def _changed(values: Sequence[int | float | None], form: str) -> str:
     """A number before and after, as far as known."""
     if all(value is None for value in values):
         return ""

@@ -5,10 +5,10 @@ a `UserError`.
 Never: a change of any of them.
 """
 
+import logging
 from collections.abc import Collection
 from typing import Any
 
-from pytorch_lightning.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from vlmtune.adapters.base import Adapter, DualAdapter
@@ -19,6 +19,7 @@ from vlmtune.pairs.base import Mask, PairPolicy
 from vlmtune.types import FeatureSpec, Targets
 
 POOLED = FeatureSpec("pooled")  # what a frozen backbone is compared by
+log = logging.getLogger("vlmtune")
 
 
 def check_needs(objectives: Collection[Objective], adapter: Adapter, backbone: Backbone) -> None:
@@ -61,7 +62,7 @@ def warn_of_pairs(pairs: PairPolicy | None, adapter: Adapter) -> None:
     """Warns of pairs that an adapter would not use."""
     if pairs is not None and not adapter.joint:
         name = type(adapter).__name__
-        rank_zero_warn(f"pairs have no effect: {name} scores all pairs of a batch; leave them out")
+        log.warning("pairs have no effect: %s scores all pairs of a batch; leave them out", name)
 
 
 def checked_mask(pairs: PairPolicy, targets: Targets, *given: Any) -> Mask:
