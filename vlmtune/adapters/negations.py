@@ -20,10 +20,11 @@ from vlmtune.types import Tokens
 
 _WORDS = ("no", "not", "cannot", "without", "neither", "nor", "never", "none")
 _WORDS += ("nobody", "nothing", "nowhere")
-_CONTRACTED = ("isn", "aren", "wasn", "weren", "don", "doesn", "didn", "can", "couldn", "won")
-_CONTRACTED += ("wouldn", "hasn", "haven", "hadn", "shouldn", "mustn", "needn", "ain")
-_CONTRACTIONS = tuple(f"{start}{mark}t" for start in _CONTRACTED for mark in "'’")
-NEGATIONS = (*_WORDS, *_CONTRACTIONS)
+_CONTRACTED = ("isn't", "aren't", "wasn't", "weren't", "don't", "doesn't", "didn't", "can't", "ain't")
+_CONTRACTED += ("couldn't", "won't", "wouldn't", "hasn't", "haven't", "hadn't", "shouldn't")
+_CONTRACTED += ("mustn't", "needn't")
+_CURLY = tuple(word.replace("'", "’") for word in _CONTRACTED)
+NEGATIONS = (*_WORDS, *_CONTRACTED, *_CURLY)
 """Words that turn a statement into its opposite."""
 
 _ANY = -1  # in place of an id: any token
