@@ -21,17 +21,8 @@ from vlmtune.types import Tokens
 _WORDS = ("no", "not", "cannot", "without", "neither", "nor", "never", "none")
 _WORDS += ("nobody", "nothing", "nowhere")
 _CONTRACTED = ("isn't", "aren't", "wasn't", "weren't", "don't", "doesn't", "didn't", "can't")
-_CONTRACTED += (
-    "ain't",
-    "couldn't",
-    "won't",
-    "wouldn't",
-    "hasn't",
-    "haven't",
-    "hadn't",
-    "shouldn't",
-)
-_CONTRACTED += ("mustn't", "needn't")
+_CONTRACTED += ("couldn't", "won't", "wouldn't", "hasn't", "haven't", "hadn't", "shouldn't")
+_CONTRACTED += ("mustn't", "needn't", "ain't")
 _CURLY = tuple(word.replace("'", "’") for word in _CONTRACTED)
 NEGATIONS = (*_WORDS, *_CONTRACTED, *_CURLY)
 """Words that turn a statement into its opposite."""
