@@ -83,11 +83,11 @@ class UnreadWords(nn.Module):
 
     def forward(self, text: Tokens) -> tuple[ByToken, MeaningByToken]:
         r"""Which tokens are hidden; $\mu e^\tau \, (t_w - t_0)$ at the end of each hidden word."""
-        is_word = word_mask(text.mask, self.special)
         words = self.words(text)
         if self.training:
             return self._sampled(text, words.is_alone)
         # Words that no training text had; none before training.
+        is_word = word_mask(text.mask, self.special)
         is_unread = is_word & ~self.known(text) & self.read.any()
         hidden = words.any_piece(is_unread)
         meanings = self.mean.new_zeros(*hidden.shape, self.width)
