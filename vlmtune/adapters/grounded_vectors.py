@@ -49,8 +49,8 @@ class GroundedVectors(DualAdapter[Tokens, Tokens]):
     - Requirements: the same as for `GroundedWords`.
     - Recommended: train `GroundedWords`, then `vlmtune export CHECKPOINT --vectors 2`, then train
       from that by `model.start_from`, with `PairBCE` and half the learning rate. Training from
-      random weights is a single step, and binds a little less. A larger $\lambda$ keeps more of
-      the frozen scores and binds less.
+      random weights takes one stage instead of two, and binds less. A larger $\lambda$ keeps more
+      of the frozen scores and binds less.
     - Relations: `GroundedWords` scores pairs, which is slower and more accurate.
     - Config: `--model.adapter grounded_vectors`.
 
