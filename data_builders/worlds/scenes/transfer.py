@@ -27,6 +27,7 @@ from data_builders.worlds.scenes.captions import clear_relation, counting
 from data_builders.worlds.scenes.compositions import Unseen, swaps, unseen_compositions
 from data_builders.worlds.scenes.formats import clevr
 from data_builders.worlds.scenes.formats.context import Form, SceneContext, contexts
+from data_builders.worlds.scenes.further_forms import FURTHER
 from data_builders.worlds.scenes.held_out import COLUMNS, FORMS, TRAINED, abilities_of, described
 from data_builders.worlds.scenes.image_files import (
     SceneImage,
@@ -89,6 +90,8 @@ class TransferBuilder(Builder):
         unread_colors: Two or more colours that no training text or image has.
         unread_shapes: Shapes that no training text has; the others are training's.
         unread_materials: Materials that no training text has, at least one of the two.
+        further: Writes fourteen more forms of sentences, in place of all dimensions. No choice of
+            this project was made by them.
         image_size: Side of the images in pixels.
         samples: Rays per pixel and axis.
         seed: Seed of the scenes and sentences; the same arguments give the same bytes.
@@ -102,10 +105,11 @@ class TransferBuilder(Builder):
         self, items: PositiveInt = 100,
         unseen: Unseen = ((("red", "blue"), ("cube", "cylinder", "sphere")),),
         unread_colors: Sequence[Color] = ("purple", "brown"), unread_shapes: Sequence[Shape] = (),
-        unread_materials: Sequence[Material] = (), image_size: Side = 64, samples: Rays = 2,
-        seed: int = 0, processes: PositiveInt | None = None, device: str = "cpu",
+        unread_materials: Sequence[Material] = (), further: bool = False, image_size: Side = 64,
+        samples: Rays = 2, seed: int = 0, processes: PositiveInt | None = None, device: str = "cpu",
     ) -> None:  # fmt: skip
         self.items, self.seed, self.processes = items, seed, processes
+        self.further = further
         self.canvas = Canvas(image_size, samples, device)
         self.unread_shapes, self.unread_materials = tuple(unread_shapes), tuple(unread_materials)
         colors = tuple(color for color in DEFAULT.colors if color not in unread_colors)
@@ -138,6 +142,8 @@ class TransferBuilder(Builder):
 
     def _parts(self) -> dict[str, TransferPart]:
         """All parts by the name of their folder of images."""
+        if self.further:
+            return {"further": self._forms("further", FURTHER)}
         return {
             **self._sentences(),
             **self._words(),
@@ -169,15 +175,19 @@ class TransferBuilder(Builder):
         return TransferPart(series, rows, scenes * self.items)
 
     def _sentences(self) -> dict[str, TransferPart]:
-        three = replace(self.trained, min_objects=_TO)
         usual = SceneSeries(self.trained, self._seed("trained"))
         known = {**TRAINED, "absence": FORMS["absent"]}
-        series = SceneSeries(three, self._seed("wordings"))
         return {
             "trained": self._stated(usual, "as trained", known, self.trained),
-            # Few scenes have two objects of one colour, or one between two others.
-            "wordings": self._stated(series, "wordings", WORDINGS, three, scenes=4),
+            "wordings": self._forms("wordings", WORDINGS),
         }
+
+    def _forms(self, name: str, forms: Mapping[str, Form]) -> TransferPart:
+        """Sentences in forms that training lacks, on scenes of three objects."""
+        three = replace(self.trained, min_objects=_TO)
+        series = SceneSeries(three, self._seed(name))
+        # Few scenes have two objects of one colour, or one between two others.
+        return self._stated(series, "wordings", forms, three, scenes=4)
 
     def _words(self) -> dict[str, TransferPart]:
         """Words in other pairs, and words that training lacks."""

@@ -23,8 +23,11 @@ from data_builders.worlds.scenes.statements import (
 )
 
 
-def _of_colours(context: SceneContext, template: str) -> Sentences | None:
-    """The colours of two objects, against both exchanged; `{shape}` and `{color}` are one's."""
+def of_colours(context: SceneContext, template: str) -> Sentences | None:
+    """Writes the colours of two objects, against both exchanged; `{shape}` and `{color}` are one's.
+
+    `{other}` and `{hue}` are those of the other object.
+    """
     return context.exchanged(lambda *nouns: template.format(**colour_fields(*nouns)))
 
 
@@ -37,7 +40,8 @@ def _not_another_colour(context: SceneContext) -> Sentences | None:
     return None
 
 
-def _floor_edges(context: SceneContext) -> list[Edge]:
+def floor_edges(context: SceneContext) -> list[Edge]:
+    """Returns the relations on the floor that stand out, in random order."""
     edges = context.shuffled(clear_relations(context.scene))
     return [edge for edge in edges if edge[1] in GROUND_RELATIONS]
 
@@ -45,7 +49,7 @@ def _floor_edges(context: SceneContext) -> list[Edge]:
 def _related_subject(context: SceneContext) -> Sentences | None:
     """Writes "the red cube behind the cone is to the left of the torus", the last one inverted."""
     nouns = [Noun.of(obj) for obj in context.scene.objects]
-    for (i, name, j), (k, other, m) in permutations(_floor_edges(context), 2):
+    for (i, name, j), (k, other, m) in permutations(floor_edges(context), 2):
         if i == k and j != m:
             subject = f"the {nouns[i]} {PHRASES[name]} the {nouns[j]}"
             template = f"{subject} is {{}} the {nouns[m]}"
@@ -56,7 +60,7 @@ def _related_subject(context: SceneContext) -> Sentences | None:
 def _related_thing(context: SceneContext) -> Sentences | None:
     """Writes "the thing behind the cone is red", against the colour of a third object."""
     objects = context.scene.objects
-    for i, name, j in _floor_edges(context):
+    for i, name, j in floor_edges(context):
         reference = Noun.of(objects[j])
         template = f"the thing {PHRASES[name]} the {reference} is {{}}"
         for other in context.shuffled(objects):
@@ -74,7 +78,7 @@ def _related_thing(context: SceneContext) -> Sentences | None:
 def _two_related(context: SceneContext) -> Sentences | None:
     """Writes "a red cube and a cone are behind a torus", against the last two exchanged."""
     nouns = [with_article(Noun.of(obj)) for obj in context.scene.objects]
-    for (i, name, j), (k, other, m) in permutations(_floor_edges(context), 2):
+    for (i, name, j), (k, other, m) in permutations(floor_edges(context), 2):
         if name == other and j == m and i != k:
             template = f"{nouns[i]} and {{}} are {PHRASES[name]} {{}}"
             return template.format(nouns[k], nouns[j]), template.format(nouns[j], nouns[k])
@@ -94,8 +98,8 @@ def _same_colour(context: SceneContext) -> Sentences | None:
     return None
 
 
-def _shapes(context: SceneContext) -> tuple[list[str], list[str]]:
-    """The shapes that the scene has, and those that it lacks, both in random order."""
+def shown_and_missing(context: SceneContext) -> tuple[list[str], list[str]]:
+    """Returns the shapes that the scene has, and those that it lacks, both in random order."""
     shown = {obj.shape for obj in context.scene.objects}
     shuffled = context.shuffled(context.spec.shapes)
     present = [shape for shape in shuffled if shape in shown]
@@ -104,7 +108,7 @@ def _shapes(context: SceneContext) -> tuple[list[str], list[str]]:
 
 def _no_object(context: SceneContext) -> Sentences | None:
     """Writes "no object is a torus", against a shape that is there."""
-    present, missing = _shapes(context)
+    present, missing = shown_and_missing(context)
     if not missing:
         return None
     return f"no object is a {missing[0]}", f"no object is a {present[0]}"
@@ -112,7 +116,7 @@ def _no_object(context: SceneContext) -> Sentences | None:
 
 def _neither(context: SceneContext) -> Sentences | None:
     """Writes "there is no torus and no cone", against one of them that is there."""
-    present, missing = _shapes(context)
+    present, missing = shown_and_missing(context)
     if len(missing) < 2:
         return None
     true = f"there is no {missing[0]} and no {missing[1]}"
@@ -131,10 +135,8 @@ def of_shape(context: SceneContext, shape: str) -> Sentences | None:
 WORDINGS: Mapping[str, Form] = {
     **{name: form for name, form in FORMS.items() if name != "absent"},
     "between": between,
-    "colour first": partial(
-        _of_colours, template="{color} is the {shape} and {hue} is the {other}"
-    ),
-    "in a colour": partial(_of_colours, template="a {shape} in {color} and a {other} in {hue}"),
+    "colour first": partial(of_colours, template="{color} is the {shape} and {hue} is the {other}"),
+    "in a colour": partial(of_colours, template="a {shape} in {color} and a {other} in {hue}"),
     "same colour": _same_colour,
     "two related": _two_related,
     "related subject": _related_subject,

@@ -9,6 +9,7 @@ import pytest
 from data_builders.worlds.scenes import transfer
 from data_builders.worlds.scenes.captions import vocabulary
 from data_builders.worlds.scenes.formats.grammar import LONGEST
+from data_builders.worlds.scenes.further_forms import FURTHER
 from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import Scene, SceneObject
@@ -50,12 +51,17 @@ def rows(folder):
 
 
 @pytest.fixture(scope="module")
-def scenes(folder):
-    return scenes_of(folder, "*.json")
+def further(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("further") / "further"
+    TransferBuilder(**OPTIONS | {"further": True}).build(folder, progress=False)
+    return folder
 
 
-def test_true_captions_are_true_and_false_ones_false(rows, scenes):
-    for row in rows:
+@pytest.mark.parametrize("name", ["folder", "further"])
+def test_true_captions_are_true_and_false_ones_false(name, request):
+    folder = request.getfixturevalue(name)
+    scenes = scenes_of(folder, "*.json")
+    for row in rows_of(folder / "transfer.csv"):
         scene = scenes[row["image"].rpartition("/")[2]]
         assert is_true(scene, row["caption"], row["group"]), row
         assert not [text for text in false_of(row) if is_true(scene, text, row["group"])], row
@@ -90,6 +96,15 @@ def test_each_dimension_has_its_parts_in_words_of_the_shipped_model(rows):
     assert max(parts["wordings"].values()) == OPTIONS["items"]
 
 
+def test_further_forms_are_in_words_of_the_shipped_model(further):
+    parts = Counter()
+    for row in rows_of(further / "transfer.csv"):
+        parts[row["group"].removeprefix("wordings/")] += 1
+        words = {*row["caption"].split(), *row["negative"].split()}
+        assert words <= set(vocabulary()) - UNREAD
+    assert parts == dict.fromkeys(FURTHER, OPTIONS["items"])
+
+
 def test_words_of_each_dimension_are_those_it_is_about(rows):
     unseen = re.compile("(red|blue) (cube|cylinder|sphere)")
     for row in rows:
@@ -112,7 +127,7 @@ def test_no_wording_is_in_a_training_text(tmp_path):
     world = rendered(tmp_path / "world", options, processes=1)
     texts = training_texts(world, single=2, sentences=True)
     assert len(texts) > 1400
-    assert UNTAUGHT.keys() == WORDINGS.keys()
+    assert UNTAUGHT.keys() == WORDINGS.keys() | FURTHER.keys()
     for text in texts:
         assert not untaught(text), text
 

@@ -118,6 +118,11 @@ def _thing(scene: Scene, phrase: str, reference: str, color: str) -> bool:
     return any(stands(scene, k, RELATIONS[phrase], j) for k, j in pairs if k != j)
 
 
+def _coloured_things(scene: Scene, first: str, phrase: str, second: str) -> bool:
+    colors = [obj["color"] for obj in scene["objects"]]
+    return stands(scene, colors.index(first), RELATIONS[phrase], colors.index(second))
+
+
 SIDES = tuple(RELATIONS)[:4]
 OPPOSITES = (SIDES[:2], SIDES[1::-1], SIDES[2:], SIDES[:1:-1])
 
@@ -165,6 +170,32 @@ UNTAUGHT: dict[str, tuple[str, Callable[..., bool]]] = {
     "no object": (r"no object is a (\w+)", lambda s, a: not means(s, a)),
     "neither": (r"there is no (\w+) and no (\w+)",
                 lambda s, a, b: not means(s, a) and not means(s, b)),
+    # Of a table of further forms.
+    "to either side": (f"{NOUN} to the (left|right) and {NOUN} to the (left|right)",
+                       lambda s, a, p, b, q: p != q and some(s, a, f"to the {p} of", b)),
+    "on either side": (f"on the (left|right) is {NOUN} and on the (left|right) is {NOUN}",
+                       lambda s, p, a, q, b: p != q and some(s, a, f"to the {p} of", b)),
+    "one thing": (f"one thing is {NOUN} and one thing is {NOUN}", distinct),
+    "coloured objects": (r"the (\w+) object is a (\w+) and the (\w+) object is a (\w+)",
+                         lambda s, x, a, y, b: distinct(s, f"{x} {a}", f"{y} {b}")),
+    "next to": (f"{NOUN} next to {NOUN}", distinct),
+    "colours in order": (r"a (\w+) and a (\w+) in (\w+) and (\w+)",
+                         lambda s, a, b, x, y: distinct(s, f"{x} {a}", f"{y} {b}")),
+    "there, not there": (r"there is a (\w+) and not a (\w+)",
+                         lambda s, a, b: bool(means(s, a)) and not means(s, b)),
+    "one is not there": (r"a (\w+) is in the picture and a (\w+) is not",
+                         lambda s, a, b: bool(means(s, a)) and not means(s, b)),
+    "related shape": (rf"the (\w+) {PHRASE} {NOUN} is (\w+)",
+                      lambda s, a, p, b, x: some(s, f"{x} {a}", p, b)),
+    "shape there": (rf"the shape {PHRASE} {NOUN} is a (\w+)", lambda s, p, b, a: some(s, a, p, b)),
+    "not of a shape": (r"the (\w+) object is not a (\w+)",
+                       lambda s, x, a: not means(s, f"{x} {a}")),
+    "no coloured object": (r"no (\w+) object is a (\w+)",
+                           lambda s, x, a: not means(s, f"{x} {a}")),
+    "the other is not": (
+        r"the (\w+) is (\w+) and the (\w+) is not",
+        lambda s, a, x, b: bool(means(s, f"{x} {a}")) and not means(s, f"{x} {b}")),
+    "related colours": (rf"the (\w+) thing is {PHRASE} the (\w+) thing", _coloured_things),
 }  # fmt: skip
 UNTAUGHT["second of two relations"] = UNTAUGHT["first of two relations"]
 # Forms that training texts have, too.
