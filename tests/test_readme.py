@@ -27,8 +27,8 @@ from vlmtune.cli import build, quickstart
 from vlmtune.cli.commands import EPILOG, TRAINING, command_parser
 from vlmtune.cli.compare_jobs import read_experiment
 from vlmtune.cli.main import main
-from vlmtune.cli.option_names import renamed_option
-from vlmtune.cli.plugins import TABLE_SUFFIXES, find, make, make_benchmarks
+from vlmtune.cli.option_names import renamed_option, table_options
+from vlmtune.cli.plugins import TABLE_SUFFIXES, find, is_table, make, make_benchmarks
 from vlmtune.data.shards import read_headers
 from vlmtune.export import save_export
 from vlmtune.model import load
@@ -135,7 +135,9 @@ def check_vlmtune(words: list[str]) -> None:
         Command(command, given)
         return
     assert not {"ViT-B-32", "openai"} <= {*words}, "OpenAI's weights need ViT-B-32-quickgelu"
+    of_table, words = table_options(words)
     options, rest = command_parser().parse_known_args(words)
+    assert not of_table or any(map(is_table, options.benchmarks))
     if options.command == "build":
         source = find("builders", options.corpus)
         make(Builder, source, build.arguments(source, options.config, rest))
