@@ -13,8 +13,13 @@ from itertools import permutations
 
 from data_builders.phrases import INVERSE, PHRASES, with_article
 from data_builders.worlds.scenes.formats.context import Form, SceneContext, Sentences
-from data_builders.worlds.scenes.statements import Noun, relation_holds
-from data_builders.worlds.scenes.transfer_forms import floor_edges, of_colours, shown_and_missing
+from data_builders.worlds.scenes.statements import Noun
+from data_builders.worlds.scenes.transfer_forms import (
+    floor_edges,
+    of_colours,
+    of_related,
+    shown_and_missing,
+)
 
 
 def _two_sides(context: SceneContext, template: str) -> Sentences | None:
@@ -52,21 +57,6 @@ def _related_shape(context: SceneContext) -> Sentences | None:
         if exchangeable and first.shape in sole:
             template = f"the {first.shape} {PHRASES[name]} the {second.shape} is {{}}"
             return template.format(first.color), template.format(second.color)
-    return None
-
-
-def _shape_there(context: SceneContext) -> Sentences | None:
-    """Writes "the shape behind the red cone is a cube", against the shape of a third object."""
-    objects = context.scene.objects
-    for i, name, j in floor_edges(context):
-        reference = Noun.of(objects[j])
-        template = f"the shape {PHRASES[name]} the {reference} is a {{}}"
-        for other in context.shuffled(objects):
-            if len({objects[i].shape, objects[j].shape, other.shape}) < 3:
-                continue
-            # Nothing of the false shape may be there, nor nearly be there.
-            if relation_holds(context.scene, Noun(other.shape), name, reference) is False:
-                return template.format(objects[i].shape), template.format(other.shape)
     return None
 
 
@@ -122,7 +112,9 @@ FURTHER: Mapping[str, Form] = {
         _there_and_not_there, template="a {} is in the picture and a {} is not"
     ),
     "related shape": _related_shape,
-    "shape there": _shape_there,
+    "shape there": partial(
+        of_related, template="the shape {phrase} the {reference} is a {value}", kind="shape"
+    ),
     "not of a shape": partial(_not_of_shape, template="the {color} object is not a {shape}"),
     "no coloured object": partial(_not_of_shape, template="no {color} object is a {shape}"),
     "the other is not": _other_is_not,

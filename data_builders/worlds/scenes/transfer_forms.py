@@ -57,21 +57,27 @@ def _related_subject(context: SceneContext) -> Sentences | None:
     return None
 
 
-def _related_thing(context: SceneContext) -> Sentences | None:
-    """Writes "the thing behind the cone is red", against the colour of a third object."""
+def of_related(context: SceneContext, template: str, kind: str) -> Sentences | None:
+    """Writes what colour, or so, an object has by its relation, against that of a third object.
+
+    "the thing {phrase} the {reference} is {value}" gives "the thing behind the cone is red".
+    """
     objects = context.scene.objects
     for i, name, j in floor_edges(context):
         reference = Noun.of(objects[j])
-        template = f"the thing {PHRASES[name]} the {reference} is {{}}"
         for other in context.shuffled(objects):
-            # Both sentences name two colours of the scene, so that words alone do not decide.
-            if len({objects[i].color, objects[j].color, other.color}) < 3:
+            named = objects[i], objects[j], other
+            values = [getattr(obj, kind) for obj in named]
+            # Both sentences name two values of the scene, so that words alone do not decide.
+            if len(set(values)) < 3:
                 continue
-            # Nothing of the false colour may be there, nor nearly be there.
-            alike = [Noun.of(obj) for obj in objects if obj.color == other.color]
+            # Nothing of the false value may be there, nor nearly be there.
+            alike = [Noun.of(obj) for obj in objects if getattr(obj, kind) == values[2]]
             truths = [relation_holds(context.scene, noun, name, reference) for noun in alike]
-            if not any(truth is not False for truth in truths):
-                return template.format(objects[i].color), template.format(other.color)
+            if any(truth is not False for truth in truths):
+                continue
+            write = partial(template.format, phrase=PHRASES[name], reference=reference)
+            return write(value=values[0]), write(value=values[2])
     return None
 
 
@@ -140,7 +146,9 @@ WORDINGS: Mapping[str, Form] = {
     "same colour": _same_colour,
     "two related": _two_related,
     "related subject": _related_subject,
-    "related thing": _related_thing,
+    "related thing": partial(
+        of_related, template="the thing {phrase} the {reference} is {value}", kind="color"
+    ),
     "this colour, not that": _not_another_colour,
     "this side, not that": partial(one_side, template="the {a} is {holds} and not {fails} the {b}"),
     "no object": _no_object,
