@@ -140,6 +140,10 @@ def _supports(base: SceneObject, top: SceneObject) -> bool:
     return base.shape in SUPPORTS and base.size == "large" and top.size == "small"
 
 
+class NoRoomError(UserError):
+    """Objects that found no place in the view; others of the same world may."""
+
+
 @dataclass(frozen=True)
 class _Room:
     """Where objects may stand: from the origin to the right and behind it, and how far apart."""
@@ -204,7 +208,7 @@ def _layout(
         placed = _try_layout(objects, room, rng)
         if placed is not None:
             return placed
-    raise UserError(
+    raise NoRoomError(
         f"objects: expected a set that fits into the view, got {len(objects)} that did not in 500 "
         "layouts; lower max_objects or allow the size 'small'"
     )

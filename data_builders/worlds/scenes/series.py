@@ -13,11 +13,17 @@ from typing import ClassVar
 from typing_extensions import override
 
 from data_builders.worlds.scenes.render import Rendered, render
-from data_builders.worlds.scenes.sampling import Composition, WorldSpec, sample_scene
+from data_builders.worlds.scenes.sampling import (
+    Composition,
+    NoRoomError,
+    WorldSpec,
+    sample_scene,
+)
 from data_builders.worlds.scenes.scene import Scene
 from vlmtune.errors import UserError
 
 _ATTEMPTS = 400  # for one item, before the world counts as unable to hold it
+_CROWDED = 5  # attempts with objects that fit nowhere, likewise: each takes a second
 
 
 @dataclass(frozen=True)
@@ -62,8 +68,16 @@ class Series(ABC):
         return list(itertools.chain(*(items[index] for index in indices)))
 
     def _samples(self, index: int) -> Iterator[tuple[Scene, ...]]:
+        crowded = 0
         for attempt in range(_ATTEMPTS):
-            item = self.attempt(index, random.Random(f"{self.seed}:{index}:{attempt}"))
+            rng = random.Random(f"{self.seed}:{index}:{attempt}")
+            try:
+                item = self.attempt(index, rng)
+            except NoRoomError:
+                crowded += 1
+                if crowded == _CROWDED:
+                    raise
+                continue
             if item is not None:
                 yield item
         raise UserError(

@@ -1,7 +1,9 @@
 import random
 from dataclasses import dataclass, replace
 
-from data_builders.worlds.scenes.sampling import WorldSpec, sample_scene
+import pytest
+
+from data_builders.worlds.scenes.sampling import NoRoomError, WorldSpec, sample_scene
 from data_builders.worlds.scenes.scene import Scene
 from data_builders.worlds.scenes.series import Canvas, SceneSeries, Series, VariedScenes
 
@@ -43,3 +45,23 @@ def test_objects_that_others_hide_are_sampled_again():
         assert (rendered.visible >= 0.8 * rendered.unoccluded).all()
     hidden = SceneSeries(replace(spec, min_exposed=0.0), 2).render(0, 12, CANVAS)
     assert any((one.visible < 0.8 * one.unoccluded).any() for one in hidden)
+
+
+@dataclass(frozen=True)
+class Crowded(Series):
+    """The objects of the first few attempts find no place."""
+
+    misfits: int = 2
+
+    def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...]:
+        for attempt in range(self.misfits):
+            if rng.getstate() == random.Random(f"{self.seed}:{index}:{attempt}").getstate():
+                raise NoRoomError("objects: expected fewer")
+        return (sample_scene(self.spec, rng),)
+
+
+def test_objects_that_find_no_place_are_sampled_again():
+    assert len(Crowded(SPEC, 4).render(0, 2, CANVAS)) == 2
+    # Where none fit, the world is at fault.
+    with pytest.raises(NoRoomError, match="expected fewer"):
+        Crowded(SPEC, 4, misfits=10).render(0, 2, CANVAS)
