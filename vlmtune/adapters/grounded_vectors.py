@@ -26,7 +26,8 @@ class GroundedVectors(DualAdapter[Tokens, Tokens]):
     r"""Scores by one vector an image and a text, which hold what `GroundedWords` reads.
 
     $s_{ij} = \langle r(I_i), r'(T_j) \rangle$ with the vectors of `GroundedWords.recall_image` and
-    `recall_text`: the frozen score, weighted by $\lambda$, plus the evidence to first order.
+    `recall_text`: the frozen score, weighted by $\lambda$, plus the evidence to first order. In
+    training the frozen score is left out, as in `GroundedWords`.
 
     In the evidence, a word sums the contributions of patches, weighted by its attention to each. To
     first order in the queries this attention is linear in the patch: the sum over patches of keys

@@ -48,16 +48,20 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     g_{wh}(T)^\top p_{wh} \Big)$
 
     Word w, start and end tokens included, reads the patches with head h: $a_{wh} =
-    \mathrm{softmax}_p(q_{wh}(T)^\top k_{ph}(I) / \sqrt{w_h})$. It reads the content $c_{wh} =
-    \sum_p a_{whp} v_{ph}(I) / \sqrt{w_h}$ at the location $p_{wh} = \sum_p a_{whp} (x_p, y_p)$,
-    with coordinates from -1 to 1. Queries q and weights f, g are linear in the text's tokens after
-    `text_layers` layers of self-attention. Before these, each word reads the three words before it
-    by a convolution, $x + \mathrm{GELU}(\mathrm{conv}(x))$, since they tell what an object does in
-    a sentence, in whatever order: "left of a cube", "there is a cube". Coordinates are added to the
-    image's tokens. Each patch reads its neighbours by a convolution over 3 x 3 patches, as shapes
-    may differ in how their parts join. Keys and values are linear in the tokens after
-    `image_layers` layers of self-attention. v and t in the first term are the embeddings of the
-    frozen backbone.
+    \mathrm{softmax}_p(q_{wh}(T)^\top k_{ph}(I) / \sqrt{d_h})$ with the width $d_h$ of a head. It
+    reads the content $c_{wh} = \sum_p a_{whp} v_{ph}(I) / \sqrt{d_h}$ at the location $p_{wh} =
+    \sum_p a_{whp} (x_p, y_p)$, with coordinates from -1 to 1. Queries q and weights f, g are linear
+    in the words after `text_layers` layers of self-attention, keys k and values v in the patches
+    after `image_layers` (pre-norm, ReLU, a norm at the end). $v_I$ and $t_T$ are the embeddings of
+    the frozen backbone, $e^{\tau}$ is its factor on cosines. Before the layers:
+
+    - Token embeddings with their positions, and states of patches mapped to the same width, get a
+      layer norm without parameters. A linear map of $(x_p, y_p, x_p^2, y_p^2)$ is added to patches.
+    - Each word reads the three words before it by a convolution, $x + \mathrm{GELU}(
+      \mathrm{conv}(x))$: they tell what an object does in a sentence, in whatever order, as in
+      "left of a cube" and "there is a cube".
+    - Each patch likewise reads its neighbours by a convolution over 3 x 3 patches, as shapes may
+      differ in how their parts join.
 
     A word w that no training text has is read by what the frozen model knows of it
     (`UnreadWords`), unless `hidden_words` is 0. It says
@@ -66,10 +70,11 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     sizes, of which patches say little. $u = \sum_w u_w$ is added to the evidence, and again to the
     score, since the logarithm hides it where the evidence of the other words is large. The evidence
     is less certain with such words, so e is halved for each. Training leaves out the factor, the
-    second sum and the halving.
+    second sum and the halving. A `meaning_weight` of 0 leaves out all of this.
 
     If a text has a negation that training texts had, only its evidence counts: its t is that of an
-    empty text (`Negations`), and its unread words add nothing, unless `hidden_words` is 0.
+    empty text (`Negations`), and its unread words add nothing and halve nothing, unless
+    `hidden_words` is 0.
 
     The weights of contents and locations depend on the text alone, so a relation is a linear
     function of two locations: "a cube left of a sphere" gives the word "cube" the weight (-1, 0)
@@ -421,14 +426,14 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     def recall_image(self, image: PooledTokens) -> Vectors:
         r"""The image's part of the frozen score and the evidence, to first order in the queries.
 
-        With $u_{ph} = (v_{ph} / \sqrt{w_h}, x_p, y_p)$ and $e_{wh} = (f_{wh}, g_{wh})$,
-        $\mathrm{softmax}_p(z) \approx (1 + z_p - \bar z) / P$ gives
+        With $u_{ph} = (v_{ph} / \sqrt{d_h}, x_p, y_p)$ and $e_{wh} = (f_{wh}, g_{wh})$, and P
+        patches, $\mathrm{softmax}_p(z) \approx (1 + z_p - \bar z) / P$ gives
         $e(I, T) \approx b + \frac{1}{2} \sum_h \Big(
-        \bar u_h^\top \sum_w e_{wh} + \big\langle \mathrm{cov}_p(k_{ph}, u_{ph}) / \sqrt{w_h},
+        \bar u_h^\top \sum_w e_{wh} + \big\langle \mathrm{cov}_p(k_{ph}, u_{ph}) / \sqrt{d_h},
         \sum_w q_{wh} e_{wh}^\top \big\rangle \Big)$,
-        a sum of products of numbers of the image and numbers of the text. With those of the frozen
-        score and without b, both vectors have d = D + H y + H w_h y numbers, with y = w_h + 2 where
-        locations are used.
+        a sum of products of numbers of the image and numbers of the text. With the D numbers of the
+        frozen score and without b, both vectors have $D + H n (1 + d_h)$ numbers, with
+        $n = d_h + 2$ where locations are used and $n = d_h$ without.
         Words that training never read count in the frozen score alone.
         """
         # k and u of the docstring: (n, patches, heads, width of a head), u with the coordinates.
@@ -522,5 +527,5 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     @property
     def _root(self) -> float:
-        r"""$\sqrt{w_h}$."""
+        r"""$\sqrt{d_h}$."""
         return math.sqrt(self.width / self.heads)

@@ -32,13 +32,13 @@ MeaningByToken = Float[Tensor, "n t d"]
 class UnreadWords(nn.Module):
     r"""Hides the words that training never read, and compares their meanings with patches.
 
-    A hidden word w has one trained embedding in place of its own, so that only the words around
-    it tell which patches it reads. What it means is left to the frozen model: its normalised
-    embedding $t_w$, of a text of this word alone, is compared with the normalised embeddings $z_p$
-    of the patches: $\mu e^{\tau} \, (t_w - t_0)^\top (z_p - m)$, with the embedding $t_0$ of an
-    empty text, the logit scale $e^\tau$ of the model and a trained m. The difference is what the
-    word adds to a text: large for colours, small for sizes, of which patches say nothing. $\mu$ is
-    fixed.
+    A hidden word w has one trained embedding in place of its own, so that only the words around it
+    tell which patches it reads. What it means is left to the frozen model: its normalised embedding
+    $t_w$, of a text of this word alone, is compared with the normalised embeddings $z_p$ of the
+    patches: $\mu e^{\tau} \, (t_w - t_0)^\top (z_p - m)$, with the embedding $t_0$ of an empty
+    text, the logit scale $e^\tau$ of the model and a trained m. $z_p$ is what the model makes of an
+    image whose only patch after the last block is p. The difference is what the word adds to a
+    text: large for colours, small for sizes, of which patches say nothing. $\mu$ is fixed.
 
     In training some words count as unread, so that hidden words learn where to look. A call hides
     such a word in all n texts that it is given; a joint adapter prepares the texts of a step in

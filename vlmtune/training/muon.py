@@ -26,7 +26,8 @@ class Muon(AdamW):
     rate $\eta$ and weight decay $\lambda$. O(X) is approximately $U V^\top$ of the singular value
     decomposition $X = U S V^\top$. The factor $0.2 \sqrt{\max(m, n)}$ gives the step the size of a
     step of AdamW, so rates of AdamW are a start. The kernel of a convolution is a matrix for each
-    of its offsets. Vectors, and matrices of one row or column, take a step of AdamW.
+    of its offsets. Vectors, and matrices of one row or column, take a step of AdamW. Queries, keys
+    and values that a layer keeps in one matrix count as one, where Jordan et al. split them.
 
     Directions that few records need have small gradients. AdamW scales each number by itself, so
     their steps stay small; here they are as large as those of all other directions.

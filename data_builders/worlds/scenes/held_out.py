@@ -143,7 +143,7 @@ def _predicated(first: Noun, second: Noun) -> str:
 
 
 def _not_coloured(context: SceneContext) -> Sentences | None:
-    """Writes "the cube is not blue" of a red one."""
+    """Writes "the cube is not blue" of a red one; blue cubes may be what training lacks."""
     for obj in context.sole_objects():
         others = [color for color in context.spec.colors if color != obj.color]
         other = context.rng.choice(others)
