@@ -3,8 +3,9 @@
 In: training scenes. Out: the text of the csv.
 
 For what Cola's queries, AR4T's pairs and captions teach nothing about: counts, absence, negation,
-an added object, exchanged materials or sides, and attributes after their noun. `vlmtune build
-table` reads the table.
+an added object, exchanged materials or sides, and attributes after their noun. Words alone tell
+the true sentence of all additions, as it is the shorter one, and of nine in ten counts: scenes have
+two or three objects more often than none or five. `vlmtune build table` reads the table.
 """
 
 from collections.abc import Sequence

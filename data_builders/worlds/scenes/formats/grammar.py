@@ -3,8 +3,9 @@
 In: training scenes. Out: the text of the csv.
 
 The order of the objects, articles, negation and the words around a sentence are chosen apart, so
-that they occur in all combinations. A false sentence has the form of the true one, so that only the
-scene decides between them. `held_out.wordings.csv` has forms that no sentence here has.
+that they occur in all combinations. A false sentence has the form of the true one, so that hardly
+anything but the scene decides between them: from words alone, a classifier chooses the true one in
+at most 54 % of the rows of a kind. `held_out.wordings.csv` has forms that no sentence here has.
 `vlmtune build table` reads the table.
 """
 
