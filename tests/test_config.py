@@ -1,4 +1,6 @@
 import json
+from collections.abc import Iterable
+from enum import Enum
 from fractions import Fraction
 from pathlib import Path
 
@@ -39,6 +41,28 @@ class Plain(Box):
 class Shelf(Configured):
     def __init__(self, *, box, **more) -> None:
         self.box, self.more = box, more
+
+
+class Wood(str, Enum):  # noqa: UP042 (as those of users may be)
+    OAK = "oak"
+
+
+class Drawer(Configured):
+    def __init__(
+        self,
+        sizes: tuple[int, ...] = (),
+        file: Path | None = None,
+        wood: Wood | None = None,
+        weights: "dict[int, float] | None" = None,
+        names: Iterable[str] = (),
+        depth: float = 1.0,
+    ) -> None:
+        self.given = sizes, file, wood, weights, names, depth
+
+
+class Chest(Drawer):
+    def __init__(self, lid: bool = False, **options) -> None:
+        super().__init__(**options)
 
 
 ARGUMENTS = [
@@ -87,6 +111,16 @@ def test_a_spec_is_plain_and_survives_json_and_torch(tmp_path, value, plain):
     torch.save(spec, tmp_path / "spec.pt")
     assert torch.load(tmp_path / "spec.pt", weights_only=True) == spec
     assert instantiate(spec, Shelf).spec() == spec
+
+
+@pytest.mark.parametrize("kind", [Drawer, Chest])
+def test_arguments_come_back_in_the_types_of_the_constructor(kind):
+    given = ((1, 2), Path("a"), Wood.OAK, {3: 0.5}, ["x"], 2)
+    drawer = kind(**dict(zip(Drawer().init_args, given, strict=True)))
+    spec = json.loads(json.dumps(drawer.spec()))
+    again = instantiate(spec, Drawer)
+    assert repr(again.given) == repr(given)  # 2 is not 2.0: digests differ
+    assert again.spec() == spec
 
 
 def test_configured_arguments_become_specs_and_are_made_again():

@@ -3,11 +3,12 @@
 In: constructor calls and specs. Out: specs and objects. It never imports a plug-in by itself.
 """
 
+import enum
 import functools
 import importlib
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,8 +17,7 @@ from vlmtune.errors import UserError
 
 Spec = dict[str, Any]
 # Other kinds of numbers and strings, such as numpy's, are converted: checkpoints refuse them.
-PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...]
-PLAIN = ((str, str), (Integral, int), (Real, float))
+PLAIN: dict[type, Callable[[Any], Any]] = {str: str, Integral: int, Real: float}
 T = TypeVar("T", bound="Configured")
 ABSENT: Any = object()
 PACKAGE = Path(__file__).resolve().parent
@@ -108,8 +108,8 @@ class Configured:
     def spec(self) -> Spec:
         """Returns `{"class_path": ..., "init_args": ...}`, the form that configs and exports use.
 
-        It holds only values of JSON: paths become strings, tuples lists, and `Configured` objects
-        their specs. Any other argument is a `UserError`.
+        It holds only values of JSON: paths become strings, tuples lists, members of an enum their
+        values, and `Configured` objects their specs. Any other argument is a `UserError`.
         """
         cls = type(self)
         plain: dict[str, Any] = {}
@@ -121,6 +121,8 @@ class Configured:
 def _plain(value: Any, name: str) -> Any:
     if isinstance(value, Configured):
         return value.spec()
+    if isinstance(value, enum.Enum):
+        value = value.value
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):
@@ -129,7 +131,7 @@ def _plain(value: Any, name: str) -> Any:
         return [_plain(item, name) for item in value]
     if value is None or isinstance(value, bool):
         return value
-    for kind, plain in PLAIN:
+    for kind, plain in PLAIN.items():
         if isinstance(value, kind):
             return plain(value)
     raise UserError(
@@ -139,7 +141,11 @@ def _plain(value: Any, name: str) -> Any:
 
 
 def _recording(init: Any, parent: Any) -> Any:
-    signature = _with_parents_options(inspect.signature(init), inspect.signature(parent))
+    try:
+        child = inspect.signature(init, eval_str=True)
+    except NameError:  # types that only type checkers import
+        child = inspect.signature(init)
+    signature = _with_parents_options(child, inspect.signature(parent))
 
     @functools.wraps(init)
     def wrapper(self: Configured, *args: Any, **kwargs: Any) -> None:
@@ -195,8 +201,7 @@ def instantiate(spec: Spec, base: type[T]) -> T:
     cls = _class(spec.get("class_path", ""), base)
     given = spec.get("init_args", {})
     arguments = {name: _instantiated(value) for name, value in given.items()}
-    _check_types(cls, arguments)
-    return cls(**arguments)
+    return cls(**_typed(cls, arguments))
 
 
 def _class(path: Any, base: type[T]) -> type[T]:
@@ -218,8 +223,8 @@ def _class(path: Any, base: type[T]) -> type[T]:
     return cls
 
 
-def _check_types(cls: type, arguments: Mapping[str, Any]) -> None:
-    """Raises a `UserError` if a constructor does not take the arguments."""
+def _typed(cls: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments as a constructor types them; it must take them."""
     path = f"{cls.__module__}.{cls.__qualname__}"
     signature = inspect.signature(cls)
     try:
@@ -228,30 +233,33 @@ def _check_types(cls: type, arguments: Mapping[str, Any]) -> None:
         raise UserError(
             f"expected arguments {signature} for {path}, got {sorted(arguments)}: {error}"
         ) from error
+    typed = dict(arguments)
     for name, value in arguments.items():
         # An argument of `**options` has no parameter of its name, and so no type.
         parameter = signature.parameters.get(name)
-        if parameter is not None and not _fits(value, parameter.annotation):
+        if parameter is None or parameter.annotation is parameter.empty:
+            continue
+        try:
+            typed[name] = _converted(value, parameter.annotation)
+        except ValueError as error:
             raise UserError(
                 f"expected {inspect.formatannotation(parameter.annotation)} as {name} of {path}, "
                 f"got {str(value)[:60]!r}: pass that type"
-            )
+            ) from error
+    return typed
 
 
-def _fits(value: Any, annotation: Any) -> bool:
-    """Whether an argument has the type of a parameter; true if pydantic does not know that type."""
-    from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError  # for --help
+def _converted(value: Any, annotation: Any) -> Any:
+    """An argument in the type of a parameter; unchanged if pydantic does not know that type."""
+    from pydantic import ConfigDict, PydanticUserError, TypeAdapter  # for --help
 
-    if annotation is inspect.Parameter.empty:
-        return True
     try:
         adapter = TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
-        adapter.validate_python(value)
-    except ValidationError:
-        return False
+        converted = adapter.validate_python(value)
     except (PydanticUserError, NameError, TypeError):
-        return True
-    return True
+        return value
+    # Digests tell 2 from 2.0, and an `Iterable` would be read only once.
+    return value if isinstance(converted, float | Iterator) else converted
 
 
 def _instantiated(value: Any) -> Any:

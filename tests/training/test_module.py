@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from pytorch_lightning.callbacks import Callback, EarlyStopping, LambdaCallback, ModelCheckpoint
 
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module, quiet_trainer, same_weights, weights
@@ -503,3 +503,18 @@ def test_the_reference_is_the_untrained_model(model_folder, shards, tmp_path, st
     fit(made, shards, tmp_path, steps=3)
     assert differences[0] < 1e-4
     assert differences[1] > 0.05
+
+
+def test_an_argument_that_no_checkpoint_can_hold_stops_the_run_before_its_first_step(
+    model_folder, shards, tmp_path
+):
+    class Scaled(LinearProbe):
+        def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+            super().__init__()
+
+    run = module(model_folder, Scaled(), [InfoNCE()])
+    started = []
+    watch = LambdaCallback(on_train_start=lambda *_: started.append(run))
+    with refused("dtype of Scaled, got dtype"):
+        fit(run, shards, tmp_path, callbacks=(watch,), save=True)
+    assert not started

@@ -323,9 +323,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         """Prepares the chosen texts, ordered by length, in a few groups without much padding."""
         # Few groups keep calls large, sorted lengths keep padding small.
         size = max(TEXT_GROUP, math.ceil(len(used) / TEXT_GROUPS))
-        prepared = []
-        for rows in used.split(size):
-            prepared.append(self.prepare_text(text.take(rows)))
+        prepared = [self.prepare_text(text.take(rows)) for rows in used.split(size)]
         return concatenate(prepared)
 
     def _scores(

@@ -20,9 +20,7 @@ def trained_state(backbone: Backbone, adapter: Adapter) -> dict[str, Tensor]:
 
     Keys are `adapter.<name>` and `backbone.<name>`.
     """
-    state = {}
-    for name, value in adapter.state_dict().items():
-        state[f"adapter.{name}"] = value
+    state = {f"adapter.{name}": value for name, value in adapter.state_dict().items()}
     for name, parameter in backbone.named_parameters():
         if parameter.requires_grad:
             state[f"backbone.{name}"] = parameter.data
@@ -44,9 +42,7 @@ def load_trained_state(
     # Strict: a name too many is a checkpoint of something else.
     wrong = sorted(current.keys() ^ state.keys())
     if not wrong:
-        for name, value in sorted(current.items()):
-            if value.shape != state[name].shape:
-                wrong.append(name)
+        wrong = [name for name in sorted(state) if current[name].shape != state[name].shape]
     if wrong:
         raise UserError(
             f"expected weights of {type(adapter).__name__} on {type(backbone).__name__} in "

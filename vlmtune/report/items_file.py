@@ -221,9 +221,7 @@ def _row(cells: Cells, where: str, shared: dict[Any, Any]) -> ItemRow:
     captions = row.get("captions", ())
     boxes = row.get("boxes") or [None] * len(files)
     upright = row.get("upright", True)
-    images = []
-    for file, box in zip(files, boxes, strict=True):
-        images.append(ImageRef(Path(file), box, upright))
+    images = [ImageRef(Path(file), box, upright) for file, box in zip(files, boxes, strict=True)]
     unknown_scores = [[None] * len(captions)] * len(files)
     scores = row.get("scores") or unknown_scores
 

@@ -173,6 +173,8 @@ class AdaptationModule(TrainedWeights, StopsAtSignals, ClipsGradients):
     def on_fit_start(self) -> None:
         """Sets training mode, which Lightning leaves to us, and opens the feature stores."""
         self.train()
+        if self.trainer.checkpoint_callbacks:
+            _ = self.backbone.spec(), self.adapter.spec()  # what no file can hold fails here
         check_validated(self.trainer)
         check_teacher(self._objectives(), self.teacher is not None)
         if self.store is not None:
