@@ -32,6 +32,13 @@ def test_options_have_dashes_and_may_be_given_with_underscores(capsys, command, 
     assert f"argument {option}: " in capsys.readouterr().err
 
 
+def test_an_option_of_several_values_may_be_repeated():
+    words = ["evaluate", "--model", "m", "--benchmarks", "a", "--benchmarks", "b", "c"]
+    options = command_parser().parse_args([*words, "--packages", "p", "--packages", "q"])
+    assert (options.benchmarks, options.packages) == (["a", "b", "c"], ["p", "q"])
+    assert command_parser().parse_args(words).packages == []
+
+
 @pytest.mark.parametrize("corpus", stems("builders"))
 def test_the_help_of_a_builder_shows_dashes(capsys, corpus):
     assert main(["build", corpus, "--help"]) == 0

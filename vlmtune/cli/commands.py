@@ -21,6 +21,7 @@ from vlmtune.config import ROOT, stems
 from vlmtune.errors import UserError
 from vlmtune.storage.remote.address import path_or_url
 
+MORE: Any = {"nargs": "+", "action": "extend", "default": []}  # an option twice adds up
 EPILOG = """\
 Examples:
   vlmtune quickstart
@@ -237,7 +238,7 @@ def command_parser() -> argparse.ArgumentParser:
 
     # Options that several commands share.
     path: Any = {"type": Path}
-    many: Any = {"nargs": "+", "required": True}
+    many: Any = {"nargs": "+", "action": "extend", "required": True}
 
     add = command("quickstart", QUICKSTART_SUMMARY, QUICKSTART)
     add("--out", **path, default=Path("runs/quickstart"), help="folder to write (%(default)s)")
@@ -259,12 +260,12 @@ def command_parser() -> argparse.ArgumentParser:
 
     add = command("download", "download data sets and weights", DOWNLOAD)
     add("names", nargs="*", metavar="NAME", help=DOWNLOADED)
-    add("--weights", nargs="+", default=[], metavar="NAME", help="published weights: negclip, ...")
+    add("--weights", **MORE, metavar="NAME", help="published weights: negclip, ...")
     add("--list", action="store_true", help="list all sources, and what you already have")
     add("--data-root", **path, metavar="DIR", help=DATA_ROOT)
     add("--whole", action="store_true", help="download whole archives, not single images")
     add("--from", dest="given", **path, metavar="FOLDER", help=FROM)
-    add("--accept", nargs="+", default=[], metavar="NAME", help="accept the terms of these sources")
+    add("--accept", **MORE, metavar="NAME", help="accept the terms of these sources")
     add("--dry-run", action="store_true", help="show what would be downloaded, and exit")
 
     names = _with_names("", "benchmarks", "Benchmarks")
@@ -291,9 +292,8 @@ def command_parser() -> argparse.ArgumentParser:
     add = command("compare", "train many strategies and compare them in one table", COMPARE)
     add("experiment", **path, help="a YAML, for example configs/experiments/compare/cola.yaml")
     add("--seeds", type=int, nargs="+", default=[0], help="seeds of each strategy (0)")
-    more = {"nargs": "+", "action": "extend", "default": []}  # an option twice adds up
-    add("--only", **more, metavar="STRATEGY", help="only train these rows")
-    add("--grid", **more, metavar="KEY=VALUE,...", help=GRID)
+    add("--only", **MORE, metavar="STRATEGY", help="only train these rows")
+    add("--grid", **MORE, metavar="KEY=VALUE,...", help=GRID)
     add("--steps", type=int, help="shorten every run to this many steps")
     add("--out", **path, help="folder of the runs; by default the one in the YAML")
 
@@ -315,7 +315,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--images", **path, metavar="FOLDER", help="images for --directions, at least K")
     add("--alpha", type=float, help="alpha of the exported weights (1)")
     add("--alphas", type=numbers, metavar="A,A,...", help="alphas to measure on --benchmarks")
-    add("--benchmarks", nargs="+", metavar="B", help="as for `vlmtune evaluate`")
+    add("--benchmarks", nargs="+", action="extend", metavar="B", help="as for `vlmtune evaluate`")
     _store(add)
 
     add = command("index", "encode images into an index for `vlmtune search`", INDEX)
@@ -345,7 +345,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--mteb", **path, metavar="FOLDER", help=MTEB)
     add("--metric", metavar="BENCHMARK[/METRIC]", help="for a sweep: sort trials by this metric")
     add("--export", **path, metavar="FOLDER", help="for a sweep: export the best trial's weights")
-    add("--packages", nargs="+", default=(), metavar="NAME", help=PACKAGES)
+    add("--packages", **MORE, metavar="NAME", help=PACKAGES)
 
     add = command("score", "score images against captions")
     add("model", help="as for `vlmtune evaluate --model`")
@@ -356,9 +356,7 @@ def command_parser() -> argparse.ArgumentParser:
     add = command("search", "find the images in an index that match captions best")
     add("index", **path, help="folder that `vlmtune index` wrote")
     add("queries", nargs="*", metavar="query", help="a caption")
-    add(
-        "--like", nargs="+", default=(), **path, metavar="IMAGE", help="find images like these, too"
-    )
+    add("--like", **MORE, **path, metavar="IMAGE", help="find images like these, too")
     add("--html", **path, metavar="FILE", help="also write a page with the pictures")
     add("--top", type=at_least(1), default=10, help="images shown per caption (%(default)s)")
     add("--recall", type=at_least(1), default=100, help=RECALL)
@@ -376,7 +374,7 @@ def command_parser() -> argparse.ArgumentParser:
 def _model(add: Callable[..., Any]) -> None:
     add("--pretrained", help=PRETRAINED)
     add("--architecture", metavar="NAME", help=ARCHITECTURE)
-    add("--packages", nargs="+", default=(), metavar="NAME", help=PACKAGES)
+    add("--packages", **MORE, metavar="NAME", help=PACKAGES)
     add("--device", help=DEVICE)
     add("--batch-size", type=at_least(1), default=256, help=BATCH_SIZE)
 
