@@ -88,6 +88,17 @@ def test_a_line_names_the_benchmarks_that_a_corpus_was_not_checked_against(folde
     )
 
 
+class Own(CocoBuilder):
+    """A builder of another package."""
+
+
+def test_no_option_is_advised_to_a_builder_of_another_package(folder):
+    sets = coco(folder, kind=Own)
+    benchmark = ColaMulti(str(folder / "cola.json"), "")
+    (line,) = unchecked(sets, [benchmark])
+    assert line.endswith(f"of cola_multi: leave the images of {folder / 'cola.json'} out of it")
+
+
 def test_a_file_is_read_once_for_all_sets(folder, monkeypatch):
     read = []
     image_names = measured.image_names

@@ -69,10 +69,10 @@ def _checked(
         )
     if not names:
         return ""
-    return (
-        f"warning: {data.path} may have images of {', '.join(names)}: build it with "
-        f"--measured '[{','.join(files)}]' to leave them out"
-    )
+    advice = f"build it with --measured '[{','.join(files)}]' to leave them out"
+    if not data.manifest.builder.startswith("data_builders."):  # it may lack that option
+        advice = f"leave the images of {', '.join(files)} out of it"
+    return f"warning: {data.path} may have images of {', '.join(names)}: {advice}"
 
 
 def _has_measured_rows(data: ShardSet, benchmark: Benchmark[Any]) -> bool:
