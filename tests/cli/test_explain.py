@@ -108,6 +108,12 @@ def test_a_name_below_a_misspelt_one_has_a_suggestion():
     assert str(error).endswith("did you mean 'model.optimizer'?")
 
 
+def test_an_option_that_a_subclass_does_not_pass_on_is_not_suggested():
+    wrong = ValueError("Option 'records_per_shard' is not accepted")
+    error = configuration_error(wrong, ["path", "records_per_shard"])
+    assert str(error).endswith("Option 'records_per_shard' is not accepted: change the config")
+
+
 def test_a_file_in_the_wrong_place_is_named_without_its_content(tmp_path, capsys):
     table = tmp_path / "photos.csv"
     table.write_text("path,caption\na.png,a dog\n")

@@ -61,6 +61,7 @@ ADVICE = {
     "Unexpected config": "name a YAML with --config, and a table with --data",
     "required: model": "name a config, as --config configs/experiments/own_data/mm_adapter.yaml",
     "pip install": "install it",
+    "codec can't decode": "save the file as UTF-8 and set PYTHONUTF8=1",
 }
 # A plug-in that is written out, or the path of its class, is not the path of a YAML.
 NO_YAML = re.compile(
@@ -183,6 +184,7 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
         # What stands before the first point may be misspelt, too.
         before, _, _ = wrong[1].partition(".")
         tried = [wrong[1], before]
+        known = [key for key in known if key != wrong[1]]  # a base's, which its class lacks
     near = [one for name in tried for one in difflib.get_close_matches(name, known, 1)]
     fixes = [fix for part, fix in ADVICE.items() if part in text]
     missing = MODULE.search(text)
