@@ -201,7 +201,9 @@ def instantiate(spec: Spec, base: type[T]) -> T:
     cls = _class(spec.get("class_path", ""), base)
     given = spec.get("init_args", {})
     arguments = {name: _instantiated(value) for name, value in given.items()}
-    return cls(**_typed(cls, arguments))
+    made = cls(**_typed(cls, arguments))
+    vars(made).setdefault("init_args", {}).update(arguments)  # digests tell 2 from 2.0
+    return made
 
 
 def _class(path: Any, base: type[T]) -> type[T]:
@@ -258,8 +260,8 @@ def _converted(value: Any, annotation: Any) -> Any:
         converted = adapter.validate_python(value)
     except (PydanticUserError, NameError, TypeError):
         return value
-    # Digests tell 2 from 2.0, and an `Iterable` would be read only once.
-    return value if isinstance(converted, float | Iterator) else converted
+    # Of an `Iterable` pydantic makes what can be read only once.
+    return value if isinstance(converted, Iterator) else converted
 
 
 def _instantiated(value: Any) -> Any:

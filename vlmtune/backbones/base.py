@@ -230,7 +230,7 @@ class Backbone(Configured, nn.Module, ABC):
     @cached_property
     def fingerprint(self) -> str:
         """Hex digest of weights, preprocessing and tokenizer: equal digests give equal features."""
-        raise NotImplementedError
+        raise UserError(f"expected a fingerprint, got none of {type(self).__name__}: define it")
 
     @cached_property
     def image_grid(self) -> tuple[int, int]:

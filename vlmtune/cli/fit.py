@@ -23,7 +23,6 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from torch.nn import ModuleList
 from typing_extensions import override
 
-from vlmtune.adapters.trained_state import trained_values
 from vlmtune.cli.explain import configuration_error, explain, is_expected, warning_line
 from vlmtune.cli.fit_checkpoints import checkpoint_lines, exported_checkpoints
 from vlmtune.cli.fit_checks import (
@@ -185,10 +184,10 @@ class Announcement(pl.Callback):
             return
         self.started = True
         model = cast(AdaptationModule, pl_module)
-        trained = trained_values(model.backbone, model.adapter)
         # As one module: a parameter that backbone and adapter have in common counts once.
-        both = ModuleList([model.backbone, model.adapter])
-        whole = sum(parameter.numel() for parameter in both.parameters())
+        parameters = list(ModuleList([model.backbone, model.adapter]).parameters())
+        trained = sum(one.numel() for one in parameters if one.requires_grad)
+        whole = sum(one.numel() for one in parameters)
         name = f"{type(model.adapter).__name__} on {type(model.backbone).__name__}"
         if model.backbone.random_weights:
             name += " (random weights)"

@@ -190,7 +190,5 @@ def set_aside(folder: Path) -> None:
     kept.mkdir()
     for name in left:
         (folder / name).rename(kept / name)
-    message = (
-        "%s had another run, which is in %s now; --ckpt-path and its checkpoint would resume it"
-    )
-    log.warning(message, folder, kept)
+    advice = "--ckpt-path and its checkpoint would resume it"
+    log.warning("%s had another run, which is in %s now; %s", folder, kept, advice)
