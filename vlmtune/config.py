@@ -201,9 +201,9 @@ def instantiate(spec: Spec, base: type[T]) -> T:
     cls = _class(spec.get("class_path", ""), base)
     given = spec.get("init_args", {})
     arguments = {name: _instantiated(value) for name, value in given.items()}
-    made = cls(**_typed(cls, arguments))
-    vars(made).setdefault("init_args", {}).update(arguments)  # digests tell 2 from 2.0
-    return made
+    plugin = cls(**_typed(cls, arguments))
+    vars(plugin).setdefault("init_args", {}).update(arguments)  # digests tell 2 from 2.0
+    return plugin
 
 
 def _class(path: Any, base: type[T]) -> type[T]:
