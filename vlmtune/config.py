@@ -143,7 +143,7 @@ def _plain(value: Any, name: str) -> Any:
 def _recording(init: Any, parent: Any) -> Any:
     try:
         child = inspect.signature(init, eval_str=True)
-    except NameError:  # types that only type checkers import
+    except (AttributeError, NameError, SyntaxError, TypeError):  # only type checkers know them
         child = inspect.signature(init)
     signature = _with_parents_options(child, inspect.signature(parent))
 
