@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytorch_lightning as pl
 import yaml
-from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
@@ -167,9 +167,7 @@ class Announcement(pl.Callback):
             return
         if not self.started:
             print(f"vlmtune fit: {_untrained(trainer)}", file=sys.stderr)
-        for callback in cast(Any, trainer).callbacks:
-            if not isinstance(callback, EarlyStopping):
-                continue
+        for callback in trainer.early_stopping_callbacks:
             # With a patience of 0 the first check without a better number stops the run.
             if callback.wait_count >= max(1, callback.patience):
                 print(

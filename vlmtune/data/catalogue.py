@@ -72,9 +72,11 @@ def located(raw: RawRecord, file: str) -> ImageLocation:
 def image_digests(images: Mapping[str, ImageLocation]) -> dict[str, str]:
     """Returns the `data.images.digest` of each image by id; unreadable images are left out."""
     digests = {}
-    for image, location in images.items():
-        with contextlib.suppress(OSError):
-            digests[image] = content_digest(location.read())
+    with progress("reading images", len(images)) as advance:
+        for image, location in images.items():
+            with contextlib.suppress(OSError):
+                digests[image] = content_digest(location.read())
+            advance(1)
     return digests
 
 

@@ -60,9 +60,7 @@ class TrainingPosition:
         # Lightning saves between `processed` and `completed` of a batch.
         progress = trainer.fit_loop.epoch_loop.batch_progress
         ended = progress.current.processed >= trainer.num_training_batches
-        epoch = 0
-        samples = 0
-        pending = 0
+        epoch = samples = pending = 0
         if self._resumed is not None:
             epoch = self._resumed["epoch"]
             samples = self._resumed["samples"]

@@ -22,10 +22,12 @@ from vlmtune.data.images import digest, read
 from vlmtune.data.rgb import PixelError, to_rgb
 from vlmtune.errors import UserError
 from vlmtune.features.stored_pixels import differs, read_stored
+from vlmtune.storage.progress import progress
 from vlmtune.types import ImageRef
 
 Picture = ImageRef | Image.Image
 WORKERS = min(8, os.cpu_count() or 1)  # threads that read and decode pictures
+READ_AHEAD = 1024  # pictures that wait for these threads
 State = tuple[int, int] | None
 """Size and time of a file; None if it cannot be asked for them."""
 T = TypeVar("T")
@@ -88,8 +90,15 @@ class PictureReader:
 
         if len(pictures) < self.batch_size:  # starting threads would take longer
             return [attempt(picture) for picture in pictures]
-        with ThreadPoolExecutor(WORKERS) as pool:
-            return list(pool.map(attempt, pictures))
+        names: list[str] = []
+        bar = progress("reading images", len(pictures))
+        with ThreadPoolExecutor(WORKERS) as pool, bar as advance:
+            # `map` takes memory for each picture at once, so it gets a part at a time.
+            for start in range(0, len(pictures), READ_AHEAD):
+                part = pictures[start : start + READ_AHEAD]
+                names += pool.map(attempt, part)
+                advance(len(part))
+        return names
 
     def remember(self, pictures: Sequence[Picture], names: Sequence[str]) -> None:
         """Keeps digests that another rank computed."""

@@ -110,8 +110,7 @@ class RunReport:
 
     def __post_init__(self) -> None:
         names = [result.benchmark for result in self.results]
-        for name, _ in self.not_run:
-            names.append(name)
+        names += [name for name, _ in self.not_run]
         # Reports compare by name: of two results the second would hide the first.
         for name in sorted(names):
             if names.count(name) > 1:

@@ -6,6 +6,7 @@ Never: a new number.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Literal
 
@@ -49,7 +50,7 @@ class Row:
         """The first metric; all share n, chance and direction."""
         return next(cell for cell in self.cells if cell is not None)
 
-    @property
+    @cached_property
     def best(self) -> frozenset[int]:
         """Positions of the best runs; empty for counts, sensitivities and a single run."""
         if self.kind == "sensitivity":  # more of it is neither better nor worse
@@ -62,8 +63,7 @@ class Row:
             return frozenset()
         choose = max if self.first.higher_is_better else min
         top = choose(present.values())
-        best = [i for i, value in present.items() if value == top]
-        return frozenset(best)
+        return frozenset(i for i, value in present.items() if value == top)
 
     @property
     def arrow(self) -> str:
@@ -174,14 +174,12 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
     text_only = frozenset(i for i, run in enumerate(runs) if run.text_only)
     out = []
     for definition in sorted(cells, key=position_of_question):
-        benchmark, version, convention = definition
+        benchmark, *_ = definition
         kind, _ = questions[benchmark]
         for line, of_runs in cells[definition].items():
             metric, *_ = line
             table_row = Row(
-                benchmark=benchmark,
-                version=version,
-                convention=convention,
+                *definition,
                 metric=metric,
                 primary=(definition, line) in primary,
                 cells=tuple(of_runs),

@@ -186,9 +186,7 @@ class BenchmarkCallback(Callback):
             log_items(trainer, self._items_before, self._items_after)
             default = Path(trainer.default_root_dir) / "report.json"
             path = Path(self.report or default).expanduser()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            report = self.run_report(trainer, pl_module)
-            report.save(path)
+            self.run_report(trainer, pl_module).save(path)
 
     # -- what ---------------------------------------------------------------------------------
 
