@@ -19,7 +19,7 @@ from vlmtune.adapters.trained_state import trained_values
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import NotRun, SuiteResult, check_names, load_all, run_suite
-from vlmtune.report.run_report import Provenance, RunReport
+from vlmtune.report.run_report import Curve, Provenance, RunReport
 from vlmtune.report.screen import primary_line
 from vlmtune.results.item_row import ItemRow
 from vlmtune.results.result import Result
@@ -253,7 +253,7 @@ class BenchmarkCallback(Callback):
             trainable_parameters=trained_values(backbone, adapter),
             **self._provenance(trainer, module),
         )
-        curves = {name: tuple(points) for name, points in self.curves.items()}
+        curves: dict[str, Curve] = {name: tuple(points) for name, points in self.curves.items()}
         return RunReport(
             name=self.name or origin.adapter,
             provenance=origin,
