@@ -1,5 +1,6 @@
 """What every test may use: a tiny model and a tiny corpus, written once."""
 
+import gc
 import hashlib
 import json
 import os
@@ -21,8 +22,16 @@ from vlmtune.benchmarks.cola_multi import ColaMulti
 
 # PyTorch gives some warnings once a process: which test gets one would depend on their order.
 torch.set_warn_always(True)
+# Modules hold millions of objects, none of them garbage: they are never searched for any.
+gc.disable()
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+def pytest_collection_finish() -> None:
+    """All modules of the tests are imported: from here on, only what tests make is searched."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
