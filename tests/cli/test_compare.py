@@ -27,6 +27,7 @@ from vlmtune.cli.compare_grid import with_grid
 from vlmtune.cli.compare_jobs import Experiment, list_jobs, read_experiment
 from vlmtune.cli.fit_checks import replaced
 from vlmtune.cli.main import main
+from vlmtune.cli.overrides import changed_lists, rewritten
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
 from vlmtune.report.run_report import Provenance, RunReport
@@ -50,6 +51,15 @@ def covering(suite: Experiment) -> set[str]:
     return rows | (set(suite.rows) - combined)
 
 
+def name_given(word: str) -> str:
+    """The name that the last word of a run gives its BenchmarkCallback."""
+    _, items = rewritten([word])
+    base = {"trainer": {"callbacks": [{"class_path": "BenchmarkCallback"}]}}
+    (changed,) = changed_lists(base, items)
+    (callback,) = json.loads(changed.partition("=")[2])
+    return callback["init_args"]["name"]
+
+
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
 def test_a_suite_trains_what_its_configs_say(path, bare, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
@@ -60,15 +70,19 @@ def test_a_suite_trains_what_its_configs_say(path, bare, monkeypatch, tmp_path):
     seen = []
     chosen = covering(suite)
     for job in others:
+        *words, naming = job.words[1:]
+        assert name_given(naming) == suite.rows[job.row]["name"]
         if job.row not in chosen:
             continue
-        assert replaced(job.words[1:]) == []
-        config = Parsed("fit", list(job.words[1:])).config["fit"]
+        # The name changes an item of a list, for which all words are parsed twice.
+        words = words if seen else [*words, naming]
+        assert replaced(words) == []
+        config = Parsed("fit", words).config["fit"]
         named = {config.seed_everything, config.model.seed, config.data.seed}
         assert named == {3}
         assert config.trainer.default_root_dir == str(job.folder)
         (evaluation,) = [c for c in config.trainer.callbacks if "BenchmarkCallback" in c.class_path]
-        assert evaluation.init_args.name == suite.rows[job.row]["name"]
+        assert seen or evaluation.init_args.name == suite.rows[job.row]["name"]
         measured = {b.init_args.name for b in evaluation.init_args.benchmarks}
         assert measured >= columns if not seen else not measured
         monkeypatch.chdir(bare)  # all rows measure what the base lists, as the first does
