@@ -20,7 +20,7 @@ CONTENT = bytes(range(256)) * 300
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 # A busy machine may pause for a second: only a try that must end by silence has a short limit.
 QUICK = Patience(tries=3, timeout=60.0, wait=0.001)
-SHORT = Patience(tries=9, timeout=2.0, wait=0.001)
+SHORT = Patience(tries=9, timeout=0.8, wait=0.001)
 CHECK = partial(check_content, size=len(CONTENT), checksum=f"sha256:{SHA256}")
 
 
@@ -116,7 +116,7 @@ class Trickle:
 def test_a_trickle_of_bytes_ends_a_try(part, monkeypatch):
     monkeypatch.setattr(downloads, "file_system", lambda *_: (Trickle(), "a"))
     with pytest.raises(DownloadError, match="came slower than 50000 bytes a second"):
-        download(Address("trickle://a"), "a.tar", part, 10, CHECK, Patience(tries=1, timeout=2.0))
+        download(Address("trickle://a"), "a.tar", part, 10, CHECK, Patience(tries=1, timeout=0.8))
     end_threads()
     assert list(part.parent.iterdir()) == []
 
