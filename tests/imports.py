@@ -45,20 +45,27 @@ def offered() -> dict[str, str]:
 def imports(source: str, modules: dict[str, str]) -> set[Import]:
     """Everything that a source imports, also inside functions and by `importlib`."""
     imported = set()
+    for module, name, at_once in _statements(source):
+        full = f"{module}.{name}" if name else module
+        full = offered().get(full, full)
+        imported.add(Import(full if full in modules else module, at_once))
+    return imported
+
+
+@cache
+def _statements(source: str) -> list[tuple[str, str, bool]]:
+    """Module, name and whether it happens at once, of each import; a source is parsed once."""
+    found = []
 
     def visit(node: ast.AST, at_once: bool) -> None:
         if isinstance(node, ast.Import):
-            imported.update(Import(alias.name, at_once) for alias in node.names)
+            found.extend((alias.name, "", at_once) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "a relative import: write the full path"
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                full = offered().get(full, full)
-                module = full if full in modules else str(node.module)
-                imported.add(Import(module, at_once))
+            found.extend((str(node.module), alias.name, at_once) for alias in node.names)
         elif isinstance(node, ast.Call) and _name(node.func) == "import_module":
             if isinstance(node.args[0], ast.Constant):
-                imported.add(Import(str(node.args[0].value), at_once))
+                found.append((str(node.args[0].value), "", at_once))
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             at_once = False
         inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
@@ -66,7 +73,7 @@ def imports(source: str, modules: dict[str, str]) -> set[Import]:
             visit(child, at_once and not inside)
 
     visit(ast.parse(source), True)
-    return imported
+    return found
 
 
 def _name(function: ast.expr) -> str | None:
