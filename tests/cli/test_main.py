@@ -1,5 +1,7 @@
 import contextlib
 import csv
+import gc
+import importlib
 import io
 import json
 import os
@@ -25,7 +27,7 @@ from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.commands import command_parser
 from vlmtune.cli.explain import explain
 from vlmtune.cli.fit import AtomicCheckpoints, VlmtuneCLI
-from vlmtune.cli.main import main
+from vlmtune.cli.main import _command_module, main
 from vlmtune.report.table import count
 from vlmtune.training.module import AdaptationModule
 
@@ -114,7 +116,7 @@ def config(write_config):
 
 HELP = """
 import sys
-from vlmtune.cli.main import main
+from vlmtune.cli.main import _command_module, main
 for command in ([], ["fit"], ["validate"], ["test"], ["build"], ["evaluate"], ["export"],
                 ["report"], ["score"], ["quickstart"], ["neighbours"], ["shuffles"],
                 ["index"], ["search"], ["probe"]):
@@ -148,6 +150,13 @@ def test_threads_sleep_while_they_wait_unless_said_otherwise(chosen, used):
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=given, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == f"False {used}\n"
+
+
+def test_a_command_is_imported_without_a_search_for_garbage(monkeypatch):
+    searched = []
+    monkeypatch.setattr(importlib, "import_module", lambda _: searched.append(gc.isenabled()))
+    _command_module("fit")
+    assert (searched, gc.isenabled()) == ([False], True)
 
 
 @pytest.fixture(scope="module")
