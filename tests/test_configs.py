@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import json
 import re
 import shlex
 from pathlib import Path
@@ -23,6 +24,7 @@ from vlmtune.cli.fit import VlmtuneCLI
 from vlmtune.cli.plugins import find, make, make_benchmarks
 from vlmtune.objectives.base import Objective
 from vlmtune.pairs.base import PairPolicy
+from vlmtune.training.module import AdaptationModule
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"
@@ -182,6 +184,21 @@ def parsed_run(path: Path, root: Path):
     """The complete config of an experiment, by way of its own command."""
     words = command(path, root)
     return Parsed(words[0], words[1:]).config["fit"]
+
+
+def module_of(model: dict, backbone: Backbone) -> AdaptationModule:
+    """What a parsed `model` section trains, over another backbone than its own."""
+
+    def plugin(base, spec):
+        kept = {key: spec[key] for key in ("class_path", "init_args") if key in spec}
+        return make(base, json.dumps(kept))
+
+    return AdaptationModule(
+        backbone,
+        plugin(Adapter, model["adapter"]),
+        [plugin(Objective, spec) for spec in model["objectives"]],
+        plugin(PairPolicy, model["pairs"]) if model["pairs"] else None,
+    )
 
 
 def all_values(value):

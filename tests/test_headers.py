@@ -3,7 +3,6 @@
 Each backbone is a tiny random one of its class, so that no weights are needed.
 """
 
-import json
 from pathlib import Path
 
 import pytest
@@ -19,18 +18,14 @@ from tests.test_configs import (
     all_values,
     bare,
     header,
+    module_of,
     parsed_run,
     relative,
     stated,
 )
-from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.base import Backbone
-from vlmtune.cli.plugins import make
 from vlmtune.config import instantiate
 from vlmtune.model import load
-from vlmtune.objectives.base import Objective
-from vlmtune.pairs.base import PairPolicy
-from vlmtune.training.module import AdaptationModule
 
 # Sizes that headers ask for: captions as long as CLIP's, and METER's rows train six fusion blocks.
 OPTIONS = {"open_clip": {"text": {"context_length": 77}}, "blip": {"num_hidden_layers": 6}}
@@ -118,16 +113,5 @@ def test_an_experiment_runs_by_the_command_it_starts_with(path, tiny, bare, monk
     assert config["data"]["train"]
     model = config["model"].as_dict()
     assert model["objectives"]
-
-    def plugin(base, spec):
-        kept = {key: spec[key] for key in ("class_path", "init_args") if key in spec}
-        return make(base, json.dumps(kept))
-
-    backbone = instantiate(tiny(model["backbone"]), Backbone)
-    module = AdaptationModule(
-        backbone,
-        plugin(Adapter, model["adapter"]),
-        [plugin(Objective, spec) for spec in model["objectives"]],
-        plugin(PairPolicy, model["pairs"]) if model["pairs"] else None,
-    )
+    module = module_of(model, instantiate(tiny(model["backbone"]), Backbone))
     assert any(parameter.requires_grad for parameter in module.parameters())
