@@ -385,7 +385,7 @@ def test_a_signal_stops_the_run_as_well(number, tmp_path):
     """
     child = tmp_path / "child.sh"
     child.write_text(
-        "#!/bin/sh\ntrap 'sleep 1; echo written >&2; exit 143' TERM\ntrap '' INT\n"
+        "#!/bin/sh\ntrap 'sleep 0.3; echo written >&2; exit 143' TERM\ntrap '' INT\n"
         "echo started >&2\nwhile true; do sleep 0.1; done\n"
     )
     child.chmod(0o755)
