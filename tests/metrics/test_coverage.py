@@ -11,7 +11,7 @@ QUANTILES = {0.5: 0.0, 0.8: 0.841621, 0.9: 1.281552}  # of the normal distributi
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("count", [5, 10, 20, 80])
+@pytest.mark.parametrize("count", [5, 10, 80])
 @pytest.mark.parametrize("p", [0.5, 0.9])
 @pytest.mark.parametrize("rho", [0.3, 0.8])
 def test_a_mean(count, p, rho):
@@ -25,7 +25,7 @@ def test_a_mean(count, p, rho):
     assert covered / TRIALS >= 0.93
 
 
-@pytest.mark.parametrize("count", [5, 10, 20, 80])
+@pytest.mark.parametrize("count", [5, 10, 80])
 @pytest.mark.parametrize(("new", "old"), [(0.5, 0.5), (0.9, 0.9), (0.9, 0.8)])
 def test_a_paired_difference(count, new, old):
     """Hard clusters are hard for both models, and some for one of them alone."""
