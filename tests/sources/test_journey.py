@@ -48,7 +48,7 @@ def test_two_commands_lead_from_an_empty_folder_to_a_report(mirror, tmp_path, ca
 @pytest.mark.slow
 def test_a_download_killed_at_any_moment_ends_in_the_same_bytes(mirror, tmp_path, monkeypatch):
     publish_all(mirror)
-    mirror.pause = 0.05
+    mirror.pause = 0.02
     log = tmp_path / "log.txt"
     began = time.monotonic()
     assert status(command(*DOWNLOAD, "--data-root", "whole", log=log)) == 0, log.read_text()
