@@ -96,19 +96,6 @@ def test_two_ranks_compute_each_row_once_and_write_what_one_process_writes(kind,
     assert first.equal(alone.features(IDS[::-1]).values)
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_after_a_kill_only_the_missing_pieces_are_computed(tmp_path):
-    child = os.fork()
-    if child == 0:
-        build(tmp_path, "pooled", [], die_after=9)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    encoded: list[str] = []
-    store = build(tmp_path, "pooled", encoded)
-    assert encoded == IDS[12:]  # three pieces were complete
-    assert store.features(IDS).values.equal(features(IDS, "pooled").values)
-
-
 def test_a_damaged_store_of_pieces_is_built_again(tmp_path):
     store = build(tmp_path, "pooled", [])
     (store.folder / "values-0002.bin").write_bytes(b"x")
@@ -130,17 +117,20 @@ def empty_ids(folder):
     (folder / "ids.json").write_text("{}")
 
 
-@pytest.mark.parametrize("damage", [truncate, widen, empty_ids])
+@pytest.mark.parametrize("damage", [None, truncate, widen, empty_ids])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_piece_damaged_after_a_kill_is_computed_again(tmp_path, damage):
+def test_after_a_kill_only_missing_and_damaged_pieces_are_computed(tmp_path, damage):
     child = os.fork()
     if child == 0:
         build(tmp_path, "pooled", [], die_after=9)
         os._exit(0)
-    os.waitpid(child, 0)
-    (pieces_,) = tmp_path.glob(".*.pieces")
-    damage(pieces_ / "0001")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    missing = IDS[12:]  # three pieces were complete
+    if damage:
+        (pieces_,) = tmp_path.glob(".*.pieces")
+        damage(pieces_ / "0001")
+        missing = [*missing, *IDS[4:8]]
     encoded: list[str] = []
     store = build(tmp_path, "pooled", encoded)
-    assert encoded == [*IDS[12:], *IDS[4:8]]
+    assert encoded == missing
     assert store.features(IDS).values.equal(features(IDS, "pooled").values)
