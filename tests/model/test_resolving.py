@@ -9,6 +9,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
+import yaml
 from huggingface_hub.errors import RepositoryNotFoundError
 from PIL import Image
 from safetensors.torch import save_file
@@ -16,7 +17,7 @@ from safetensors.torch import save_file
 import vlmtune
 from tests.backbones import hf_models
 from tests.backbones.hf_models import edit
-from tests.backbones.kinds import KINDS, tiny_backbone
+from tests.backbones.kinds import KINDS, PLUGINS
 from tests.model.checkpoints import checkpoint
 from tests.refusals import command_refused, refused
 from tests.tiny import WORDS
@@ -35,11 +36,11 @@ OF_HUGGING_FACE = [stem for stem in KINDS if stem not in ("open_clip", "timm_ima
 
 @pytest.mark.parametrize("stem", OF_HUGGING_FACE)
 def test_a_folder_or_a_hub_id_is_loaded_by_its_type(stem, tmp_path, hub, pictures):
-    folder = tmp_path / stem
-    backbone = tiny_backbone(stem, folder)
+    folder = KINDS[stem].write(tmp_path / stem)
+    spec = yaml.safe_load((PLUGINS / f"{stem}.yaml").read_text())
     hub(f"someone/{stem}", folder)
     model = vlmtune.load(folder, device="cpu")
-    assert type(model.backbone) is type(backbone)
+    assert model.backbone.spec()["class_path"] == spec["class_path"]
     # Without embeddings the fusion scores.
     assert type(model.adapter) is (Matching if KINDS[stem].scores is None else ZeroShot)
     scores = model.score(pictures, TEXTS)
