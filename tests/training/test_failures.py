@@ -83,10 +83,14 @@ def test_the_reason_of_a_rank_reaches_the_other(at_fault):
     )
 
 
+@pytest.fixture
+def short(monkeypatch):
+    """A patience that is enough where no rank has a reason to write."""
+    monkeypatch.setattr("vlmtune.training.failures.PATIENCE", 2.5)
+
+
 @pytest.mark.parametrize("at_fault", [0, 1])
-def test_a_killed_rank_stops_the_other(at_fault, monkeypatch):
-    # Only one rank is left, so that nothing is lost by a short wait for the dead one.
-    monkeypatch.setattr("vlmtune.training.failures.PATIENCE", 2.0)
+def test_a_killed_rank_stops_the_other(at_fault, short):
     line = ranks(at_fault, "killed")
     named = "no answer of rank 1, which hangs or was killed"
     assert ("rank 0 ended without an error" if at_fault == 0 else named) in line
@@ -94,7 +98,7 @@ def test_a_killed_rank_stops_the_other(at_fault, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "at_fault"), [("sleeps", 2), ("sleeps", 0), ("stopped", 1)])
-def test_a_rank_that_hangs_is_named_by_all_others(how, at_fault):
+def test_a_rank_that_hangs_is_named_by_all_others(how, at_fault, short):
     line = ranks(at_fault, how, size=3)
     assert (
         f"got the end of another: no answer of rank {at_fault}, which hangs or was killed" in line
@@ -102,7 +106,7 @@ def test_a_rank_that_hangs_is_named_by_all_others(how, at_fault):
 
 
 @pytest.mark.slow
-def test_a_rank_0_that_does_not_answer_at_all_is_named():
+def test_a_rank_0_that_does_not_answer_at_all_is_named(short):
     assert "got the end of another: rank 0 hangs: it no longer answers" in ranks(0, "stopped")
 
 
