@@ -116,7 +116,7 @@ def config(write_config):
 
 HELP = """
 import sys
-from vlmtune.cli.main import _command_module, main
+from vlmtune.cli.main import main
 for command in ([], ["fit"], ["validate"], ["test"], ["build"], ["evaluate"], ["export"],
                 ["report"], ["score"], ["quickstart"], ["neighbours"], ["shuffles"],
                 ["index"], ["search"], ["probe"]):
