@@ -34,6 +34,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Libraries list whatever the collector does not see at the end of a process."""
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def one_thread():
     """Tiny tensors are slower on many threads, and pinned numbers depend on how many there are.
