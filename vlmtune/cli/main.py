@@ -109,11 +109,13 @@ def _command_module(name: str) -> Any:
 
     It imports a million objects and no garbage; to search them again and again takes a second.
     """
+    was_on = gc.isenabled()
     gc.disable()
     try:
         return importlib.import_module(f"vlmtune.cli.{name}")
     finally:
-        gc.enable()
+        if was_on:
+            gc.enable()
 
 
 def _located(word: str) -> str:
