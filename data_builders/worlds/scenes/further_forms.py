@@ -65,7 +65,12 @@ def _not_of_shape(context: SceneContext, template: str) -> Sentences | None:
     objects = context.shuffled(context.scene.objects)
     for obj in objects:
         of_colour = {other.shape for other in objects if other.color == obj.color}
-        others = [other.shape for other in objects if other.shape not in of_colour]
+        # No scene of training's words has a forbidden composition: denying it is always true.
+        others = []
+        for other in objects:
+            named = Noun.of(obj).replaced("shape", other.shape)
+            if other.shape not in of_colour and context.allows(named):
+                others.append(other.shape)
         if len(of_colour) == 1 and others:
             false = template.format(color=obj.color, shape=obj.shape)
             return template.format(color=obj.color, shape=others[0]), false
