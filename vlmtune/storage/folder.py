@@ -230,7 +230,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     except OSError as error:
         raise UserError(
             f"expected a folder that can be written, got {path.parent} ({error.strerror}): "
-            "choose another folder; one in ~/.cache moves with HOME"
+            "choose another folder, or another HOME if it is in ~/.cache"
         ) from error
     try:
         yield

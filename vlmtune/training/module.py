@@ -174,7 +174,9 @@ class AdaptationModule(TrainedWeights, StopsAtSignals, ClipsGradients):
         """Sets training mode, which Lightning leaves to us, and opens the feature stores."""
         self.train()
         if self.trainer.checkpoint_callbacks:
-            _ = self.backbone.spec(), self.adapter.spec()  # what no file can hold fails here
+            # Arguments that no checkpoint can hold fail here, not at the first checkpoint.
+            self.backbone.spec()
+            self.adapter.spec()
         check_validated(self.trainer)
         check_teacher(self._objectives(), self.teacher is not None)
         if self.store is not None:
