@@ -1,6 +1,7 @@
 """README, CONTRIBUTING and docs/: their tree, commands, code and links are true."""
 
 import gc
+import importlib
 import json
 import re
 import shlex
@@ -329,6 +330,28 @@ def test_the_benchmark_of_the_documents_works(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.endswith("MultipleChoice is abstract: define read\n")
 
 
+def test_the_backbone_of_the_documents_is_measured_and_trained(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (code,) = blocks(TEXTS["docs/extend.md"], "python", "backbone")
+    Path("own_clip.py").write_text(code)
+    Path("own_clip.yaml").write_text("class_path: own_clip.OwnCLIP\ninit_args: {weights: own.pt}")
+    torch.save(importlib.import_module("own_clip").Network().state_dict(), "own.pt")
+    for side in (9, 5):
+        Image.new("RGB", (side, 9)).save(f"{side}.png")
+    Path("mine.csv").write_text("image,caption\n9.png,a dog\n5.png,a long caption\n")
+    Path("items.csv").write_text("image,caption,negative\n9.png,a dog,no dog\n")
+    evaluate = ["evaluate", "--model", "own_clip.yaml", "--benchmarks", "items.csv"]
+    assert main([*evaluate, "--out", "report"]) == 0, capsys.readouterr().err
+    fit = ["fit", "--config", "configs/experiments/own_data/mm_adapter.yaml", "--data", "mine.csv"]
+    fit += ["--model.backbone", "own_clip.yaml", "--model.adapter.init_args.image_layer", "-1"]
+    fit += ["--model.adapter.init_args.text_layer", "-1"]
+    fit += ["--data.batch_size", "2", "--trainer.max_steps", "1"]
+    assert main(fit) == 0, capsys.readouterr().err
+    assert "MMAdapter on OwnCLIP" in capsys.readouterr().err
+
+
 def test_the_corpus_of_the_documents_is_built(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (code,) = blocks(TEXTS["docs/extend.md"], "python", "corpus")
@@ -423,8 +446,8 @@ def test_webdataset_reads_our_shards_and_writes_for_us(shards, tmp_path, monkeyp
 def test_no_python_is_left_unchecked():
     written = [found for text in TEXTS.values() for found in FENCE.findall(text)]
     marks = Counter(mark for mark, language, _ in written if language == "python")
-    once = "adapter benchmark corpus function hub index loop margin metric metrics module objective"
-    once += " onnx open_clip peft"
+    once = "adapter backbone benchmark corpus function hub index loop margin metric metrics module"
+    once += " objective onnx open_clip peft"
     once += " pictures pipeline scenes webdataset sentence_transformers transformers words"
     assert marks == {**dict.fromkeys(once.split(), 1), "journey": 4, "runs": 3}
 

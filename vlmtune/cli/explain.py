@@ -59,7 +59,7 @@ ADVICE = {
     "File does not exist": "check the path and its ending, such as .yaml",
     "Requirement 'wandb": "pip install 'vlmtune[wandb]'",
     "Unexpected config": "name a YAML with --config, and a table with --data",
-    "required: model": "name a config, as --config configs/experiments/own_data/mm_adapter.yaml",
+    "are required": "name a config, as --config configs/experiments/own_data/mm_adapter.yaml",
     "pip install": "install it",
     "codec can't decode": "save the file as UTF-8 and set PYTHONUTF8=1",
 }
