@@ -38,8 +38,6 @@ ATTRIBUTES, RELATION = ExchangeAttributes(), ReverseRelation()
 MANY = "a dog chases a cat under a tree"
 RULES = [  # a rule, a caption and all that it becomes
     (NOUNS, "A dog chases a cat.", "A cat chases a dog."),
-    (NOUNS, "Dogs chase cats.", "Cats chase dogs."),
-    (NOUNS, "An owl watches a mouse.", "A mouse watches an owl."),
     (NOUNS, "a fire truck hits a tree", "a tree hits a fire truck"),
     (NOUNS, "a dog chases two cats"),  # "a cats"
     (NOUNS, "a dog and a cat"),
@@ -50,7 +48,6 @@ RULES = [  # a rule, a caption and all that it becomes
     (NOUNS, "two dogs and three cats", "two cats and three dogs"),
     (NOUNS, "a dog in front of a cat", "a cat in front of a dog"),
     (NOUNS, "a man chases a person"),
-    (NOUNS, "a dog runs"),
     (NOUNS, "a dog with video equipment"),
     (NOUNS, "carrots, apples and potatoes"),
     (NOUNS, "his dog chases a cat", "his cat chases a dog"),
@@ -83,10 +80,8 @@ RULES = [  # a rule, a caption and all that it becomes
     (ATTRIBUTES, "a red car behind a bus", "a car behind a red bus"),
     (ATTRIBUTES, "An old brown dog chases a cat.", "A dog chases an old brown cat."),
     (ATTRIBUTES, "a black and white dog near a red bus", "a red dog near a black and white bus"),
-    (ATTRIBUTES, "a car behind a bus"),
     (ATTRIBUTES, "a glass filled with red wine"),
     (ATTRIBUTES, "a small glass filled with red wine", "a red glass filled with small wine"),
-    (ATTRIBUTES, "a dog in a blue car", "a blue dog in a car"),
     (ATTRIBUTES, "a very tall giraffe behind a bus"),  # "a very giraffe"
     (ATTRIBUTES, "a small, old car behind a red bus", "a red car behind a small, old bus"),
     (ATTRIBUTES, "a red car behind a red bus"),
@@ -100,7 +95,6 @@ RULES = [  # a rule, a caption and all that it becomes
     (RELATION, "a cat in front of a box", "a cat behind a box"),
     (RELATION, "a lamp is on"),
     (RELATION, "a cat on the left", "a cat on the right"),
-    (RELATION, "A CAT ON A BOX", "A CAT UNDER A BOX"),
     (RELATION, "a room with no people on a sunny day"),
     (RELATION, "toys all over the floor, over 20 dogs on display"),
     (RELATION, "Under a tree sits a TV.", "On top of a tree sits a TV."),
@@ -134,7 +128,6 @@ RULES = [  # a rule, a caption and all that it becomes
     (ReplaceWord("VERB"), "a cat not running"),
     (ReplaceWord("NUM"), "a room without two cats"),
     (ReplaceWord("ADJ"), "a cube taller than a ball full of water"),
-    (ReplaceWord("ADJ"), "A RED BUS", "A GREEN BUS", "A BLUE BUS"),
     (ReplaceWord("ADJ"), "a Red TV", "a green TV", "a blue TV"),
 ]  # fmt: skip
 

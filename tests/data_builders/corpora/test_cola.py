@@ -1,7 +1,7 @@
 import pytest
 
 from data_builders.corpora.cola import ColaBuilder
-from tests.data_builders.conftest import groups, truths, unseen_of
+from tests.data_builders.conftest import groups, truths
 from tests.data_builders.corpora.graphs import KINDS, PAIR, clevr_reader, true_of
 
 # Arguments of the reader and of the builder: two objects, their relation, any attributes of one.
@@ -32,15 +32,6 @@ def test_truth_by_brute_force(world, clevr, of_reader, of_builder):
         # Exhaustive means of every caption of the corpus, not only of the group.
         for text in corpus:
             assert (text in group.true_ids[0]) == true_of(scene, text), text
-
-
-def compositions(text: str) -> set[tuple[str, str]]:
-    match = PAIR.fullmatch(text)
-    return {
-        (word, part.split()[-1])
-        for part in (match.groups() if match else (text,))
-        for word in part.split()[:-1]
-    }
 
 
 def test_hard_negatives_are_of_the_image(world, clevr):
@@ -75,16 +66,3 @@ def test_idle_options_are_not_recorded(world):
     assert not {"twins", "measured"} & ColaBuilder(clevr_reader(world)).spec()["init_args"].keys()
     spec = ColaBuilder(clevr_reader(world), twins=False, measured=["a.json"]).spec()["init_args"]
     assert (spec["twins"], spec["measured"]) == (False, ["a.json"])
-
-
-def test_no_query_has_an_excluded_composition(world):
-    unseen = unseen_of(world)
-    every = {"single": 9, "misbound": 9, "half_wrong": 3, "multi": 9, "multi_half_wrong": 2}
-    for split in ("train", "test"):
-        strict = groups(
-            ColaBuilder(clevr_reader(world, split), exclude=world / "compositions.json", **every)
-        )
-        texts = {t for g in strict for t in (*g.texts, *g.true_ids[0])}
-        assert not unseen & {c for text in texts for c in compositions(text)}
-    free = groups(ColaBuilder(clevr_reader(world), **every))
-    assert unseen & {c for g in free for text in g.texts for c in compositions(text)}

@@ -62,15 +62,6 @@ def test_exchanged_compounds(tmp_path):
     assert len(pairs(ColaPairsBuilder(reader, form="and", per_image=1))) == 1
 
 
-def test_a_relation_is_false_where_the_annotations_have_it_the_other_way_round(tmp_path):
-    one: Image = ({"a": "red cube", "b": "blue sphere"}, [("a", "on", "b")])
-    both = {"a": "blue cube", "b": "red sphere", "c": "red cube", "d": "blue sphere"}
-    reader = corpus(tmp_path, {"1": one, "2": (both, [("a", "near", "b"), ("d", "on", "c")])})
-    assert pairs(ColaPairsBuilder(reader)) == {
-        frozenset({("1", "red cube on blue sphere"), ("2", "blue cube near red sphere")})
-    }
-
-
 def test_captions_state_the_exchanged_words(tmp_path):
     """Of many attributes the exchanged one is stated, and `multi` says how many."""
     one = ({"a": "big old red cube", "b": "blue new round sphere"}, [("a", "on", "b")])

@@ -48,9 +48,10 @@ class Graph(NamedTuple):
         return self.states(i, phrase, j) or phrase == "near" or not self.states(j, phrase, i)
 
 
-@pytest.fixture
-def drawn(tmp_path) -> tuple[dict[str, Graph], GQAGraphs]:
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory) -> tuple[dict[str, Graph], GQAGraphs]:
     """Graphs by image, and their reader."""
+    folder = tmp_path_factory.mktemp("graphs")
     rng, graphs, content = random.Random(3), {}, {}
     for image in map(str, range(120)):
         objects, graph = {}, Graph([], [])
@@ -67,8 +68,8 @@ def drawn(tmp_path) -> tuple[dict[str, Graph], GQAGraphs]:
                     objects[str(i)]["relations"].append({"name": phrase, "object": str(j)})
         graphs[image] = graph
         content[image] = {"width": 100, "height": 100, "objects": objects}
-        (tmp_path / f"{image}.jpg").touch()
-    return graphs, GQAGraphs(dump(tmp_path / "graphs.json", content), tmp_path, multi=2)
+        (folder / f"{image}.jpg").touch()
+    return graphs, GQAGraphs(dump(folder / "graphs.json", content), folder, multi=2)
 
 
 def parsed(text: str) -> Sequence[Any]:

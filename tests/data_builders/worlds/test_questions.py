@@ -1,10 +1,7 @@
 from collections import Counter
 
-import pytest
-
-from data_builders.worlds.questions import QuestionsBuilder
-from tests.data_builders.conftest import NOTHING, dump, load, rendered
-from tests.data_builders.worlds.programs.raw_scenes import content, naive, seen_along, word
+from tests.data_builders.conftest import dump, load
+from tests.data_builders.worlds.programs.raw_scenes import content, naive, word
 from vlmtune.cli.main import main
 
 CLEVRS_KEYS = {"image_index", "program", "question_index", "image_filename",
@@ -39,32 +36,3 @@ def test_the_file_is_one_of_clevrs_and_counts_by_family_and_answer_are_printed(t
     assert "questions 250" in printed.out
     counts = load(out / "manifest.json")["counts"]
     assert sum(n for name, n in counts.items() if name.startswith("answers ")) == 250
-
-
-@pytest.fixture(scope="module")
-def like_clevr(tmp_path_factory):
-    """Scenes of the embedded world as CLEVR's generator makes them."""
-    options = NOTHING | {"val": 24, "image_size": 32, "unseen": [], "clevr": True}
-    options["shapes"] = ("cube", "sphere", "cylinder")
-    return rendered(tmp_path_factory.mktemp("like_clevr") / "world", options)
-
-
-def test_questions_about_scenes_as_clevrs_are_right(like_clevr, tmp_path):
-    path = like_clevr / "clevr/scenes_val.json"
-    raw = load(path)["scenes"]
-    counts = Counter(len(scene["objects"]) for scene in raw)
-    assert min(counts) == 3
-    assert max(counts) == 10
-    alike = [{(obj["color"], obj["shape"]) for obj in scene["objects"]} for scene in raw]
-    repeated = sum(len(one) < len(s["objects"]) for one, s in zip(alike, raw, strict=True))
-    assert 6 < repeated < 24
-    QuestionsBuilder(path, per_image=20).build(tmp_path / "out", progress=False)
-    rows = load(tmp_path / "out/questions_val.json")["questions"]
-    counted = Counter()
-    for row in rows:
-        scene = raw[row["image_index"]]
-        # The naive executor raises IllPosed where a reference fits two equal objects.
-        assert word(naive(row["program"], seen_along(scene))) == row["answer"]
-        assert scene["image_size"] == [32, 32]
-        counted[row["type"], row["answer"]] += 1
-    assert any(kind == "count" and int(n) > 2 for kind, n in counted)

@@ -73,19 +73,6 @@ def content(count: int, seed: int = 0, low: int = 3, high: int = 10) -> dict[str
     return {"info": {"split": "val"}, "scenes": [scene(rng, i, low, high) for i in range(count)]}
 
 
-def seen_along(scene: dict[str, Any]) -> dict[str, Any]:
-    """A scene of the embedded world, turned to `DIRECTIONS`."""
-    turned = []
-    for obj in scene["objects"]:
-        right, behind = (
-            sum(a * b for a, b in zip(obj["3d_coords"], scene["directions"][name], strict=True))
-            for name in ("right", "behind")
-        )
-        axes = zip(DIRECTIONS["right"], DIRECTIONS["behind"], strict=True)
-        turned.append(obj | {"3d_coords": [right * a + behind * b for a, b in axes]})
-    return scene | {"objects": turned}
-
-
 def only(objects: list[int]) -> int:
     if len(objects) != 1:
         raise IllPosed

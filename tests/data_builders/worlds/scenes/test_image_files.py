@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from data_builders.worlds.scenes import image_files
 from data_builders.worlds.scenes.pairs import ExchangedPairs
@@ -46,19 +45,6 @@ def test_an_array_is_a_frame_of_the_same_colours(tmp_path):
 @pytest.mark.slow
 def test_processes_do_not_matter(tmp_path):
     assert render_in(tmp_path / "a", 2) == render_in(tmp_path / "b", 4, processes=2)
-
-
-def test_files_and_measures(tmp_path):
-    images, _ = render_in(tmp_path, 4)
-    names = [f"train/train_{i:06d}.png" for i in (0, 1)]
-    assert [d.file for d in images["train"]][:2] == names
-    assert images["ar4t_x"][5].file == "ar4t/ar4t_x_000005.png"
-    for d in images["train"]:
-        assert len(d.boxes) == len(d.pixel_coords) == len(d.scene.objects)
-        assert all(x >= 0 and x + w <= 24 and w > 0 for x, _, w, _ in d.boxes)
-        with Image.open(tmp_path / d.file) as image:
-            assert image.size == (24, 24)
-            assert image.mode == "RGB"
 
 
 @pytest.mark.parametrize("device", ["abacus", "cuda:99"])

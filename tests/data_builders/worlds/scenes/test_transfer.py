@@ -146,7 +146,7 @@ def test_preferring_a_number_gains_nothing(rows):
 
 
 def test_equal_seeds_give_equal_bytes(folder, tmp_path):
-    TransferBuilder(**OPTIONS | {"processes": 2}).build(tmp_path / "again", progress=False)
+    TransferBuilder(**OPTIONS).build(tmp_path / "again", progress=False)
     assert hashes(tmp_path / "again") == hashes(folder)
 
 

