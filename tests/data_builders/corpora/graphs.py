@@ -1,8 +1,8 @@
-"""GQA's graphs and CLEVR's scenes of a few images, and the truth of queries by brute force."""
+"""GQA's graphs and CLEVR's scenes of a few images."""
 
 import itertools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,32 +66,6 @@ def every_kind() -> list[dict[str, str]]:
     return [dict(zip(KINDS, kind, strict=True)) for kind in itertools.product(*values)]
 
 
-PAIR = re.compile(r"an? (.+) and an? (.+)")
 PHRASES = {"left": "to the left of", "right": "to the right of", "front": "in front of",
            "behind": "behind"}  # fmt: skip
 RELATED = re.compile(rf"(.+?) ({'|'.join(PHRASES.values())}) (.+)")
-
-
-def true_of(scene: Mapping[str, Any], text: str) -> bool:
-    """Whether a query of one object, of two, or of two and their relation is true of a scene."""
-    objects = [{obj[kind] for kind in KINDS} for obj in scene["objects"]]
-    match = RELATED.fullmatch(text)
-    if not match:
-        return by_brute_force(text, objects)
-    first, phrase, second = match.groups()
-    (name,) = (name for name, words in PHRASES.items() if words == phrase)
-    return any(
-        set(first.split()) <= objects[i] and set(second.split()) <= objects[j]
-        for j, subjects in enumerate(scene["relationships"][name])
-        for i in subjects
-    )
-
-
-def by_brute_force(text: str, objects: Sequence[Collection[str]]) -> bool:
-    """Whether the words of a query hold of some objects, each its words, by trying all of them."""
-    match = PAIR.fullmatch(text)
-    queries = [set(part.split()) for part in (match.groups() if match else (text,))]
-    return any(
-        all(query <= set(obj) for query, obj in zip(queries, chosen, strict=True))
-        for chosen in itertools.permutations(objects, len(queries))
-    )

@@ -1,9 +1,13 @@
+import re
+
 import pytest
 
 from data_builders.corpora.cola import ColaBuilder
 from tests.data_builders.conftest import groups, truths
-from tests.data_builders.corpora.graphs import KINDS, PAIR, clevr_reader, true_of
+from tests.data_builders.corpora.graphs import KINDS, clevr_reader
+from tests.data_builders.worlds.scenes.truth import holds
 
+PAIR = re.compile(r"an? (.+) and an? (.+)")
 # Arguments of the reader and of the builder: two objects, their relation, any attributes of one.
 QUERIES = [
     ({}, {"multi_half_wrong": 1}),
@@ -25,13 +29,13 @@ def test_truth_by_brute_force(world, clevr, of_reader, of_builder):
         assert group.exhaustive
         assert group.text_ids == group.texts
         for text, true in truths(group).items():
-            assert true == true_of(scene, text), text
+            assert true == holds(scene, text), text
             if "subsets" in of_builder:  # one word a kind, in the order of kinds
                 order = [kinds[word] for word in text.split()]
                 assert order == sorted(set(order)), text
         # Exhaustive means of every caption of the corpus, not only of the group.
         for text in corpus:
-            assert (text in group.true_ids[0]) == true_of(scene, text), text
+            assert (text in group.true_ids[0]) == holds(scene, text), text
 
 
 def test_hard_negatives_are_of_the_image(world, clevr):

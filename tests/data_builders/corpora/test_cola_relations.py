@@ -18,8 +18,8 @@ from tests.data_builders.corpora.graphs import (
     every_kind,
     gqa,
     numbered,
-    true_of,
 )
+from tests.data_builders.worlds.scenes.truth import holds
 
 EVERY: dict[str, Any] = {
     "single": 9,
@@ -119,7 +119,7 @@ def test_sentences_say_the_same(world, clevr):
             plain = re.sub(r"^a photo of an? (.+) of the picture$", r"\1", plain)
             worded[plain != text] += bool(RELATED.fullmatch(plain))
             if "on the" not in plain:
-                assert true == true_of(scene, plain), text
+                assert true == holds(scene, plain), text
             assert (plain in group.true_ids[0]) == true == (text in group.true_ids[0]), text
         assert group.true_ids[0] >= short[group.image_ids[0]].true_ids[0]
     assert 0.6 < worded[True] / worded[False] < 1.6

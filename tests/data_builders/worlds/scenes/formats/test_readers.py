@@ -99,7 +99,11 @@ def is_true(scene, text):
         return False
 
 
-@pytest.mark.parametrize(("kind", "paths", "options", "metric", "count"), READERS)
+@pytest.mark.parametrize(
+    ("kind", "paths", "options", "metric", "count"),
+    READERS,
+    ids=[row[0].__name__ for row in READERS],
+)
 def test_an_oracle_wins_and_captions_are_true_and_false_by_their_words(
     suite, world, scenes, kind, paths, options, metric, count
 ):
