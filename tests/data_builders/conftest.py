@@ -14,6 +14,7 @@ from data_builders.shard_builder import ShardBuilder
 from data_builders.worlds.scenes.scene import Scene
 from data_builders.worlds.scenes.series import Series
 from data_builders.worlds.scenes.world import ScenesBuilder
+from vlmtune.data.shards import ShardSet, read_headers
 from vlmtune.types import Group
 
 SHARED = Path(__file__).parents[2] / "../shared/data"
@@ -80,6 +81,15 @@ def eqben_items(content: Any) -> list[dict[str, Any]]:
 
 def groups(builder: ShardBuilder) -> list[Group]:
     return [group for group, _ in builder.records()]
+
+
+def read_groups(shards: Path) -> list[Group]:
+    return [group for _, group, _ in read_headers([ShardSet(str(shards))])]
+
+
+def counts_of(built: Path) -> dict[str, int]:
+    """What a build counted, from its manifest."""
+    return load(built / "manifest.json")["counts"]
 
 
 def truths(group: Group) -> dict[str, bool]:

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from data_builders.corpora.cola_benchmark import BENCHMARK, ColaBenchmarkBuilder
-from tests.data_builders.conftest import load
+from tests.data_builders.conftest import counts_of, load
 from tests.data_builders.corpora.graphs import COLORS, clevr_reader, gqa, numbered
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_files import read_queries
@@ -18,7 +18,7 @@ IMAGES = {  # image id -> its objects, "attribute ... name"
 
 def built(builder: ColaBenchmarkBuilder, out: Path) -> tuple[dict, dict]:
     builder.build(out, progress=False)
-    return load(out / BENCHMARK), load(out / "manifest.json")["counts"]
+    return load(out / BENCHMARK), counts_of(out)
 
 
 def test_the_most_frequent_queries_and_their_images(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from data_builders.corpora.cola import ColaBuilder
 from data_builders.corpora.cola_split import ColaSplitBuilder
 from data_builders.corpora.paco import PacoObjects
-from tests.data_builders.conftest import dump, groups, load
+from tests.data_builders.conftest import counts_of, dump, groups, load
 from tests.data_builders.corpora.graphs import COGENT_A, clevr_scenes, every_kind, gqa, numbered
 from tests.refusals import refused
 
@@ -37,11 +37,7 @@ def benchmark(folder: Path, labels: list, layout: type = dict) -> Path:
 
 def built(builder: ColaSplitBuilder, out: Path) -> tuple[dict, dict, dict]:
     builder.build(out, progress=False)
-    return load(out / "seen.json"), load(out / "exclude.json"), read_counts(out)
-
-
-def read_counts(out: Path) -> dict:
-    return load(out / "manifest.json")["counts"]
+    return load(out / "seen.json"), load(out / "exclude.json"), counts_of(out)
 
 
 @pytest.mark.parametrize("layout", [dict, list])

@@ -4,8 +4,7 @@ from data_builders.corpora.annotations import AnnotatedObject, ClevrScenes
 from data_builders.corpora.descriptions import DescriptionsBuilder, exchanged
 from data_builders.corpora.queries import Query
 from data_builders.corpora.vague import Vague
-from tests.data_builders.conftest import load, truths
-from vlmtune.data.shards import ShardSet, read_headers
+from tests.data_builders.conftest import load, read_groups, truths
 
 NOTHING = Vague([], [])  # nothing is left open
 COLOURS = {"blue", "brown", "cyan", "gray", "green", "purple", "red", "yellow"}
@@ -16,8 +15,7 @@ def build(world, out, **options):
     reader = ClevrScenes(scenes, world / "images/train", multi=["color"])
     DescriptionsBuilder(reader, **options).build(out, progress=False)
     content = {scene["image_filename"]: scene["objects"] for scene in load(scenes)["scenes"]}
-    groups = [group for _, group, _ in read_headers([ShardSet(str(out))])]
-    return [(content[f"{group.key}.png"], group) for group in groups]
+    return [(content[f"{group.key}.png"], group) for group in read_groups(out)]
 
 
 def nouns(text: str) -> list[tuple[str, ...]]:

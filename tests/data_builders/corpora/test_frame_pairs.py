@@ -19,7 +19,7 @@ from data_builders.corpora.frame_pairs import (
     shows_face,
 )
 from data_builders.corpora.table import TableBuilder
-from tests.data_builders.conftest import dump, groups, load, rows_of
+from tests.data_builders.conftest import counts_of, dump, groups, load, rows_of
 from tests.refusals import refused
 from vlmtune.benchmarks.eqben import read_entries
 
@@ -63,10 +63,6 @@ def names(folder: Path) -> list[str]:
     return [row[key] for row in rows(folder) for key in ("image", "negative_image")]
 
 
-def counts(folder: Path) -> dict[str, int]:
-    return load(folder / "manifest.json")["counts"]
-
-
 def test_frames_by_number_and_by_time_and_none_of_a_damaged_video(video, tmp_path):
     numbers = [Moment(number=n) for n in (1, 7, 20)]
     times = [Moment(seconds=s) for s in (0.0, 0.49, 0.5, 3.3, 9.9)]
@@ -96,7 +92,7 @@ def test_youcook2(tmp_path, video):
     images = [Image.open(out / "images" / name) for entry in entries for name in entry.images]
     assert [level(image) for image in images] == [4, 15, 10, 15]
     assert {entry.part for entry in entries} == {"eqbenyoucook2"}
-    assert counts(out) == {"pairs": 2, "skipped: video missing": 1}
+    assert counts_of(out) == {"pairs": 2, "skipped: video missing": 1}
     built = groups(TableBuilder(out / "pairs.csv", out / "images"))
     assert [group.truth.int().tolist() for group in built] == [[[1, 0], [0, 1]]] * len(built)
     shown = {image.partition(" ")[0] for group in built for image in group.image_ids}
@@ -112,7 +108,7 @@ def test_frames_with_a_face_are_left_out(tmp_path, video, monkeypatch):
     out = tmp_path / "out"
     YouCook2Pairs(path, tmp_path / "videos").build(out, progress=False)
     assert [row["caption"] + row["negative"] for row in rows(out)] == ["ac"]
-    assert counts(out)["skipped: frame with a face"] == 1
+    assert counts_of(out)["skipped: frame with a face"] == 1
 
 
 def test_no_face_in_a_plain_image():
@@ -135,7 +131,7 @@ def test_gebc_skips_a_boundary_and_words_of_motion(tmp_path, video):
     ]
     entry = read_entries(out / "eqbengebc.json")[0]
     assert [level(Image.open(out / "images" / name)) for name in entry.images] == [6, 14]
-    assert counts(out) == {
+    assert counts_of(out) == {
         "pairs": 1,
         "skipped: same caption, or no segment": 1,
         "skipped: word of motion": 1,
@@ -187,7 +183,7 @@ def test_action_genome(tmp_path, video, suffix):
     entries = read_entries(out / "eqbenag.json")
     first = [level(Image.open(out / "images" / name)) for name in entries[0].images]
     assert first == [1, 5]  # frames 2 and 6, counted from 1
-    assert counts(out)["skipped: object without a sure relation"] == 1
+    assert counts_of(out)["skipped: object without a sure relation"] == 1
 
 
 class Harmful:

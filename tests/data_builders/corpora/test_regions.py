@@ -1,10 +1,9 @@
-import json
 from pathlib import Path
 
 from data_builders.corpora.gqa import GQAGraphs
 from data_builders.corpora.regions import RegionsBuilder
 from tests.data_builders.conftest import dump
-from tests.data_builders.pictures import JPEG
+from tests.data_builders.corpora.graphs import gqa
 from vlmtune.data.schema import check
 
 PHRASES = {  # image id -> phrases as people write them
@@ -28,12 +27,8 @@ def corpus(folder: Path) -> tuple[Path, GQAGraphs]:
         }
         for image, phrases in PHRASES.items()
     ]
-    path, graphs = folder / "region_descriptions.json", folder / "train_sceneGraphs.json"
-    path.write_text(json.dumps(content))
-    graphs.write_text(json.dumps({str(image): {"objects": {}} for image in (9, 8, 7, 6)}))
-    for image in (6, 7, 8, 9, 10):
-        (folder / f"{image}.jpg").write_bytes(JPEG)
-    return path, GQAGraphs(graphs, folder)
+    path = dump(folder / "region_descriptions.json", content)
+    return path, gqa(folder, {key: {} for key in "9876"})
 
 
 def groups(builder: RegionsBuilder) -> dict:

@@ -1,6 +1,6 @@
 from collections import Counter
 
-from tests.data_builders.conftest import dump, load
+from tests.data_builders.conftest import counts_of, dump, load
 from tests.data_builders.worlds.programs.raw_scenes import content, naive, word
 from vlmtune.cli.main import main
 
@@ -34,5 +34,5 @@ def test_the_file_is_one_of_clevrs_and_counts_by_family_and_answer_are_printed(t
         assert f" {count}: " in lines[name]
         assert all(f"{answer} {n}" in lines[name] for answer, n in answers.items())
     assert "questions 250" in printed.out
-    counts = load(out / "manifest.json")["counts"]
+    counts = counts_of(out)
     assert sum(n for name, n in counts.items() if name.startswith("answers ")) == 250

@@ -2,13 +2,8 @@ import json
 
 from data_builders.worlds.questions import QuestionsBuilder
 from data_builders.worlds.statements import StatementsBuilder
-from tests.data_builders.conftest import load, truths
+from tests.data_builders.conftest import counts_of, load, read_groups, truths
 from tests.refusals import refused
-from vlmtune.data.shards import ShardSet, read_headers
-
-
-def groups(folder):
-    return {group.key: group for _, group, _ in read_headers([ShardSet(str(folder))])}
 
 
 def test_statements_are_those_of_the_questions(world, tmp_path):
@@ -19,13 +14,13 @@ def test_statements_are_those_of_the_questions(world, tmp_path):
     for row in load(tmp_path / "questions/questions_train.json")["questions"]:
         texts = expected.setdefault(row["image_filename"].removesuffix(".png"), {})
         texts |= {row["statement"]: True, row["false_statement"]: False}
-    found = groups(tmp_path / "out")
+    found = {group.key: group for group in read_groups(tmp_path / "out")}
     assert {key: truths(group) for key, group in found.items()} == expected
     for group in found.values():
         (true,) = group.true_ids
         assert true == {text for text, yes in expected[group.key].items() if yes}
         assert not group.exhaustive
-    counts = load(tmp_path / "out/manifest.json")["counts"]
+    counts = counts_of(tmp_path / "out")
     assert counts["statements: true"] == sum(sum(texts.values()) for texts in expected.values())
     total = counts["statements: true"] + counts["statements: false"]
     assert total == sum(map(len, expected.values()))

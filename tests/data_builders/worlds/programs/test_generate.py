@@ -310,7 +310,7 @@ NAMES = (
 @pytest.fixture(scope="module")
 def few_words(scenes) -> list[dict]:
     words = frozenset(f"{PLAIN} {NAMES}".split())
-    return generated(scenes, wording=Wording(vocabulary=words, max_words=20))
+    return generated(scenes, wording=Wording(vocabulary=words, max_words=20), per_image=6)
 
 
 def test_statements_of_few_words_keep_to_them_and_state_30_families_of_five_structures(

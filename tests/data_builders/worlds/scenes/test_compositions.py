@@ -1,10 +1,7 @@
 import itertools
 
-import pytest
-
 from data_builders.worlds.scenes.compositions import RECTANGLES, Swap, swaps, unseen_compositions
 from data_builders.worlds.scenes.scene import COLORS, SHAPES
-from tests.refusals import refused
 
 
 def test_the_default_split_and_its_swaps():
@@ -24,11 +21,3 @@ def test_the_default_split_and_its_swaps():
                 expected.add(Swap(colors, shapes))
     assert found == expected
     assert len(found) >= 2
-
-
-@pytest.mark.parametrize(
-    "rectangle", [(("red", "bleu"), ("cube", "cone")), (("red",), ("cube", "cone")), ((), ())]
-)
-def test_wrong_rectangles(rectangle):
-    with refused(r"expected unseen rectangles .* got"):
-        unseen_compositions([rectangle], tuple(COLORS), SHAPES)

@@ -152,7 +152,7 @@ def test_equal_seeds_give_equal_bytes(folder, tmp_path):
 
 def test_unread_shapes_and_materials_are_parts_where_training_lacks_them(tmp_path):
     options = {"unread_shapes": ["torus"], "unread_materials": ["metal"], "unread_colors": []}
-    TransferBuilder(**OPTIONS | options).build(tmp_path / "words", progress=False)
+    TransferBuilder(**OPTIONS | options | {"items": 4}).build(tmp_path / "words", progress=False)
     for row in rows_of(tmp_path / "words/transfer.csv"):
         dimension, part = row["group"].split("/")
         words = set(row["caption"].split())

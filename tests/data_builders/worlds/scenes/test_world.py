@@ -111,7 +111,9 @@ def test_the_manifest_counts_images_and_records_no_processes_or_idle_options(wor
     [
         ({"train": 0, "val": 0, "test": 0}, "expected scenes in train, val or test"),
         ({"max_objects": 99}, "min_objects, max_objects: expected"),
-        ({"unseen": [[["red"], ["cube"]]]}, "expected unseen rectangles"),
+        ({"unseen": [[["red"], ["cube", "cone"]]]}, "expected unseen rectangles .* got"),
+        ({"unseen": [[["red", "bleu"], ["cube", "cone"]]]}, "expected unseen rectangles .* got"),
+        ({"unseen": [[[], []]]}, "expected unseen rectangles .* got"),
     ],
 )
 def test_wrong_arguments_fail_at_once(arguments, message):

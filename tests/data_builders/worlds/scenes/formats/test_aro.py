@@ -22,6 +22,7 @@ def test_attributes_are_named_and_the_box_holds_both_objects(suite, graphs):
     for row in load(suite / "aro/visual_genome_attribution.json"):
         first, second = (side.split() for side in row["true_caption"].split(" and "))
         assert row["attributes"] == [first[1], second[1]]
+        assert "plain" not in row["attributes"]
         assert sorted(row["true_caption"].split()) == sorted(row["false_caption"].split())
         x, y, w, h = (row[f"bbox_{k}"] for k in "xywh")
         inside = 0
