@@ -1,11 +1,5 @@
 from tests.data_builders.conftest import load
-
-WORDS = {
-    "to the left of": "left",
-    "to the right of": "right",
-    "in front of": "front",
-    "behind": "behind",
-}
+from tests.data_builders.worlds.scenes.truth import RELATIONS, stands
 
 
 def test_graphs_agree_with_clevr(world, clevr):
@@ -28,12 +22,8 @@ def test_graphs_agree_with_clevr(world, clevr):
             place = {o["object_id"]: k for k, o in enumerate(graph["objects"])}
             for edge in graph["relationships"]:
                 i, j = place[edge["subject_id"]], place[edge["object_id"]]
-                if edge["predicate"] in WORDS:
-                    predicates += 1
-                    assert i in scene["relationships"][WORDS[edge["predicate"]]][j]
-                else:
-                    on, base = (i, j) if edge["predicate"] == "on top of" else (j, i)
-                    assert scene["objects"][on]["on"] == base
+                assert stands(scene, i, RELATIONS[edge["predicate"]], j)
+                predicates += 1
     assert len(ids) == 12 + 3 + 8
     assert predicates > 20
 
