@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from PIL import Image
 
@@ -6,14 +8,13 @@ from vlmtune.results import Example, ItemRow, MetricValue, Result
 from vlmtune.types import ImageRef
 
 
-@pytest.fixture
-def make_run(tmp_path):
-    """Makes a run report with two benchmarks, a curve and examples."""
+def run_maker(folder):
+    """Makes a run report of two benchmarks, a curve and examples, with images in a folder."""
 
     def make(name="adapter", value=0.4, trained=7_752_704, version="1", n=210, **more):
         images = []
         for i, colour in enumerate(("red", "blue")):
-            path = tmp_path / f"{i}.png"
+            path = folder / f"{i}.png"
             Image.new("RGB", (300, 200), colour).save(path)
             images.append(ImageRef(path, (250, 0, 100, 100) if i else None))
         examples = (
@@ -55,6 +56,16 @@ def make_run(tmp_path):
         return RunReport(name, provenance, results, more.get("curves", curves))
 
     return make
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    return run_maker(tmp_path)
+
+
+def changed(run, **changes):
+    """The run with its first result alone, and so much of that changed."""
+    return replace(run, results=(replace(run.results[0], **changes),))
 
 
 @pytest.fixture

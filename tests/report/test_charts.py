@@ -1,5 +1,3 @@
-"""Bars, strips and distributions."""
-
 import re
 from dataclasses import replace
 
@@ -16,6 +14,11 @@ def row(*cells, **more):
     return Row("b", "1", "strict", more.get("metric", "m"), True, cells)
 
 
+def drawn(metric):
+    """The chart of one number."""
+    return chart([row(metric)], [Label("", "")], ["one"], [0])
+
+
 def test_positions_are_percentages_of_the_axis():
     metric = MetricValue(0.4, 10, 0.25, 0.3, 0.55)
     result = chart([row(metric, None)], [Label("b", "n = 10")], ["one", "two"], [1, 2])
@@ -30,22 +33,19 @@ def test_positions_are_percentages_of_the_axis():
 
 
 def test_cosines_begin_in_the_middle_and_what_lacks_an_interval_or_chance_is_drawn():
-    metric = MetricValue(-0.5, 10, 0.0, -1.2, 0.0, unit="cosine")
-    result = chart([row(metric)], [Label("", "")], ["one"], [0])
+    result = drawn(MetricValue(-0.5, 10, 0.0, -1.2, 0.0, unit="cosine"))
     lane = result.lines[0].lanes[0]
     assert (lane.low, lane.at, lane.start) == (0.0, 25.0, 50.0)
     assert [text for _, text in result.ticks] == ["-1", "-0.5", "0", "0.5", "1"]
-    result = chart([row(MetricValue(8.0, 3, unit="rank"))], [Label("", "")], ["one"], [0])
-    lane = result.lines[0].lanes[0]
-    assert result.lines[0].chance is None
+    (line,) = drawn(MetricValue(8.0, 3, unit="rank")).lines
+    lane = line.lanes[0]
+    assert line.chance is None
     assert lane.low == lane.at == lane.high == pytest.approx(100 / 1.05, abs=0.01)
     # What random scores reach is on the axis, too: 4 of 1.05 times 16.
-    ranked = [row(MetricValue(4.0, 3, 16.0, unit="rank"))]
-    (line,) = chart(ranked, [Label("", "")], ["one"], [0]).lines
+    (line,) = drawn(MetricValue(4.0, 3, 16.0, unit="rank")).lines
     assert line.chance == pytest.approx(100 / 1.05, abs=0.01)
     assert line.lanes[0].at == pytest.approx(25 / 1.05, abs=0.01)
-    zero = MetricValue(0.0, 5, unit="rank")
-    assert chart([row(zero)], [Label("", "")], ["one"], [0]).lines[0].lanes[0].at == 0.0
+    assert drawn(MetricValue(0.0, 5, unit="rank")).lines[0].lanes[0].at == 0.0
 
 
 def test_each_unit_has_its_own_axis_and_text_only_marks_are_told_apart():
@@ -63,8 +63,8 @@ def test_each_unit_has_its_own_axis_and_text_only_marks_are_told_apart():
     assert [line.label.group for line in result[0].lines] == ["all", ""]
     assert charts(rows[2:3], labels[2:3], ["one"], [0]) == []
     metric = MetricValue(0.0, 4, 0.25)
-    drawn = replace(row(metric, metric), text_only=frozenset([1]))
-    lanes = chart([drawn], [Label("", "")], ["model", "n-gram"], [0, 1]).lines[0].lanes
+    marked = replace(row(metric, metric), text_only=frozenset([1]))
+    lanes = chart([marked], [Label("", "")], ["model", "n-gram"], [0, 1]).lines[0].lanes
     assert [lane.text_only for lane in lanes] == [False, True]
     assert lanes[1].text.endswith("a tie is wrong")
 

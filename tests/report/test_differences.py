@@ -5,9 +5,7 @@ import torch
 
 from vlmtune.metrics import mcnemar, paired_difference, seeded_difference
 from vlmtune.metrics.item_groups import ItemGroups
-from vlmtune.report import differences, write_report
 from vlmtune.report.differences import compare_with_first
-from vlmtune.report.screen import show
 from vlmtune.results import MetricValue, Result
 
 
@@ -38,13 +36,15 @@ def test_items_are_compared_one_by_one_and_chance_alone_is_no_difference(against
     assert (comparison.run, comparison.change, comparison.reason) == (1, pytest.approx(9 / 14), "")
     assert (comparison.paired.won, comparison.paired.lost, comparison.paired.n) == (10, 1, 14)
     assert comparison.paired.p == mcnemar(10, 1)
-    assert (comparison.direction, comparison.verdict) == ("better", "better")
-    (comparison,) = against(result(NEW), result(OLD))
-    assert (comparison.direction, comparison.verdict) == ("worse", "worse")
-    (comparison,) = against(result((1.0, 0.0, 1.0)), result((1.0, 1.0, 0.0)))
-    assert (comparison.direction, comparison.verdict) == ("", "not significant")
-    (comparison,) = against(result((1.0, 0.0, 1.0)), result((1.0, 0.0, 0.0)))
-    assert (comparison.direction, comparison.verdict) == ("worse", "not significant")
+    few = (1.0, 0.0, 1.0)
+    for old, new, direction, verdict in (
+        (OLD, NEW, "better", "better"),
+        (NEW, OLD, "worse", "worse"),
+        (few, (1.0, 1.0, 0.0), "", "not significant"),
+        (few, (1.0, 0.0, 0.0), "worse", "not significant"),
+    ):
+        (comparison,) = against(result(old), result(new))
+        assert (comparison.direction, comparison.verdict) == (direction, verdict)
 
 
 def test_items_of_one_image_count_together(against):
@@ -151,23 +151,3 @@ def test_runs_of_a_measurement_are_drawn_in_pairs(against):
     # Unequal numbers of runs have no pairs, so their means are compared.
     (uneven,) = against(before, replace(after, runs=new[:1]))
     assert uneven.paired.test == "t"
-
-
-def test_a_report_tests_each_pair_of_runs_once(make_run, tmp_path, monkeypatch):
-    tested = []
-
-    def noted(*outcomes, **options):
-        tested.append(outcomes)
-        return paired_difference(*outcomes, **options)
-
-    monkeypatch.setattr(differences, "paired_difference", noted)
-    runs = []
-    for name, values in (("first", OLD), ("second", NEW), ("third", NEW)):
-        runs.append(replace(make_run(name), results=(result(values),)))
-    write_report(tmp_path, runs)
-    show(runs)
-    assert len(tested) == 2
-    # Other runs are not taken for these, however alike they are.
-    others = [replace(run) for run in runs[:2]]
-    assert compare_with_first(others) == compare_with_first(runs[:2])
-    assert len(tested) == 4

@@ -1,7 +1,9 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tests.report.conftest import changed
 from vlmtune.report import compare_with_first, write_report
 from vlmtune.report import flips as module
 from vlmtune.report.flips import flips
@@ -37,10 +39,7 @@ def test_won_and_lost_items_are_shown(item_rows, run, tmp_path):
 
     # An item without a group does not count.
     for left_out, groups in enumerate(((-1, 0, 0), (0, -1, 0))):
-        grouped = []
-        for one in runs:
-            (result,) = one.results
-            grouped.append(replace(one, results=(replace(result, groups=groups),)))
+        grouped = [changed(one, groups=groups) for one in runs]
         html = write_report(tmp_path / "grouped", grouped, items).read_text()
         assert f"wrong {left_out}</div>" not in html
         assert html.count('<figure class="seen">') == 1
@@ -91,26 +90,15 @@ def test_margins(item_rows, run):
     assert margin(replace(several, rank=1)) == 0.75
 
 
-@pytest.fixture
-def query(tmp_path):
+def query(outcome, rank, *listed, part="cola"):
     """The row of a caption whose images are given as (name, true, score), best first."""
-
-    def made(outcome, rank, *images, part="cola"):
-        return ItemRow(
-            f"{part}/0",
-            part,
-            outcome,
-            tuple(ImageRef(tmp_path / name) for name, _, _ in images),
-            ("a cat",),
-            tuple((true,) for _, true, _ in images),
-            tuple((score,) for _, _, score in images),
-            rank,
-        )
-
-    return made
+    images = tuple(ImageRef(Path(name)) for name, _, _ in listed)
+    true = tuple((fits,) for _, fits, _ in listed)
+    scores = tuple((score,) for _, _, score in listed)
+    return ItemRow(f"{part}/0", part, outcome, images, ("a cat",), true, scores, rank)
 
 
-def test_the_images_of_a_query_are_those_of_both_runs(query, run):
+def test_the_images_of_a_query_are_those_of_both_runs(run):
     """Image b was first before; image c is the best false one now, its score before is unknown."""
     old = query(0.25, 4, ("b.png", False, 0.5), ("a.png", True, 0.25))
     new = query(1.0, 1, ("a.png", True, 0.75), ("c.png", False, 0.5))
@@ -130,9 +118,7 @@ def test_the_images_of_a_query_are_those_of_both_runs(query, run):
     assert [row.true for row in together([old, alone])] == [((False,), (True,), (False,))] * 2
 
 
-def test_queries_that_the_metric_does_not_count_are_shown_and_right_if_the_first_is_true(
-    query, run
-):
+def test_queries_that_the_metric_does_not_count_are_shown_and_right_if_the_first_is_true(run):
     """The caption is as before; the query of the other part is lost."""
     same, part = query(1.0, 1, ("a.png", True, 1.0)), "cola/image_to_text"
     before = query(1.0, 1, ("a.png", True, 1.0), part=part)
@@ -141,10 +127,8 @@ def test_queries_that_the_metric_does_not_count_are_shown_and_right_if_the_first
     items = {"old": {"cola": (same,), part: (before,)}, "new": {"cola": (same,), part: (after,)}}
     (lost,) = flips(compare_with_first(runs), runs, items)
     assert (lost["title"], lost["verdict"], lost["total"]) == ("cola, image to text", "lost", 1)
-    assert [group["title"] for group in flips((), runs[1:], {"new": items["new"]})] == [
-        "cola",
-        "cola, image to text",
-    ]
+    titles = [group["title"] for group in flips((), runs[1:], {"new": items["new"]})]
+    assert titles == ["cola", "cola, image to text"]
     items["old"][part] = ()
     assert flips(compare_with_first(runs), runs, items) == []
     rows = (query(0.5, 1, ("a.png", True, 1.0)), query(0.5, 2, ("a.png", True, 1.0)))

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
+from tests.report.conftest import changed
 from vlmtune.report import gallery
 from vlmtune.report.gallery import BEST, Gallery
 from vlmtune.results.result import Example
@@ -20,8 +21,7 @@ def run_of(make_run, tmp_path):
             Example(str(i), (ImageRef(path),) * images, (1.0,) * images, (True,) * images, right)
             for i, right in enumerate(verdicts)
         )
-        run = make_run(name)
-        return replace(run, results=(replace(run.results[0], examples=examples),))
+        return changed(make_run(name), examples=examples)
 
     return made
 
@@ -33,7 +33,8 @@ def shown(runs):
 
 def test_all_are_shown_if_they_fit_and_else_cut_right_and_wrong_in_turns(run_of, monkeypatch):
     runs = [run_of("a", [True] * 3 + [False] * 3), run_of("b", [])]
-    assert shown(runs) == [["0", "1", "2", "3", "4", "5"]]
+    text_only = replace(run_of("c", [True]), text_only=True)
+    assert shown([*runs, text_only]) == [["0", "1", "2", "3", "4", "5"]]
     (group,) = Gallery(runs).of("cola_multi", "1", "strict")
     assert (group["right"], group["left_out"], group["many"]) == (3, 0, False)
     assert Gallery(runs).of("cola_multi", "1", "reference") == []
@@ -51,11 +52,3 @@ def test_one_of_each_kind_and_the_best_images_of_a_retrieval_are_shown(run_of, m
     monkeypatch.setattr(gallery, "PICTURES", 0)
     assert shown([run_of("a", [True, True, False])]) == [["0", "2"]]
     assert shown([run_of("a", [False, False])]) == [["0"]]
-
-
-def test_each_file_is_read_once_and_text_only_runs_have_no_gallery(run_of, monkeypatch):
-    opened = []
-    monkeypatch.setattr(gallery, "data_uri", lambda image: opened.append(image) or "data:")
-    runs = [run_of("a", [True, False]), replace(run_of("b", [True]), text_only=True)]
-    assert shown(runs) == [["0", "1"]]
-    assert len(opened) == 1

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.report.conftest import changed
 from vlmtune.report import RunReport, to_html
 from vlmtune.report.heat import DARK, heat, heat_views
 from vlmtune.results.result import WordMaps
@@ -53,14 +54,13 @@ def test_readings_are_on_the_page_and_in_the_file_unless_the_image_is_gone(
     make_run, reading, tmp_path
 ):
     run = make_run("mm", curves={})
-    first = replace(run.results[0], readings=(reading,))
-    run = replace(run, results=(first, *run.results[1:]))
+    first = changed(run, readings=(reading,))
+    run = replace(run, results=first.results + run.results[1:])
     page = to_html([run])
     assert "What each word reads, by mm" in page
     assert page.count('<figure><img src="data:image/jpeg;base64,') == 3  # the image and two words
     assert "<figcaption>&lt;b&gt;cube</figcaption>" in page
-    alone = replace(run, results=(replace(first, examples=()),))
-    assert "What each word reads, by mm" in to_html([alone])
+    assert "What each word reads, by mm" in to_html([changed(first, examples=())])
     assert "What each word reads" not in to_html([make_run("mm")])
     run.save(tmp_path / "report.json")
     assert RunReport.load(tmp_path / "report.json") == run

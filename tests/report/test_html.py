@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from markupsafe import escape
 
+from tests.report.conftest import changed, run_maker
 from vlmtune.report import caveats, html, to_csv, to_html, to_latex, write_report
 from vlmtune.results import ItemRow, MetricValue
 from vlmtune.results.result import Example, Occurrence, Repeat
@@ -57,9 +58,10 @@ def runs(make_run):
     return [make_run("zero-shot", 0.2, trained=0), make_run("probe", 0.15), make_run("mm", 0.41)]
 
 
-@pytest.fixture
-def rich(make_run):
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory):
     """Two runs and a text-only one, with all that is drawn: groups, numbers, series, matrices."""
+    make_run = run_maker(tmp_path_factory.mktemp("rich"))
     accuracy = MetricValue(0.4, 14, 0.25, 0.3, 0.5)
     groups = [f"accuracy/{group}" for group in ("a<b", "c", "d")]
     groups += [f"map/attributes={n}" for n in (1, 2, 3)]
@@ -82,6 +84,17 @@ def rich(make_run):
         made("mm <x>", "retained", won),
         made("text-only (n-gram)", "retained", won, text_only=True),
     ]
+
+
+@pytest.fixture(scope="module")
+def rich_text(rich):
+    """Its page."""
+    return to_html(rich)
+
+
+@pytest.fixture(scope="module")
+def rich_page(rich_text):
+    return Page(rich_text)
 
 
 @pytest.mark.parametrize("which", ["runs", "rich"])
@@ -128,8 +141,8 @@ def test_numbers_chance_intervals_and_gains_are_shown(runs):
     assert sum(tag == "img" for tag, _ in page.tags) == 3 * 4
 
 
-def test_colours_come_from_the_page(rich):
-    text = to_html(rich)
+def test_colours_come_from_the_page_and_the_numbers_can_be_copied(rich, rich_text):
+    text = rich_text
     svgs = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
     assert "var(--series-2)" in svgs
     assert "var(--muted)" in svgs
@@ -137,10 +150,12 @@ def test_colours_come_from_the_page(rich):
     defined = set(re.findall(r"(--[\w-]+):", text))
     assert set(re.findall(r"var\((--[\w-]+)\)", text)) <= defined
     assert "prefers-color-scheme: dark" in text
+    for written in (to_csv(rich), to_latex(rich)):
+        assert str(escape(written)) in text
 
 
-def test_tables_and_plots_follow_from_the_content_of_a_result(rich, make_run):
-    page = Page(to_html(rich))
+def test_tables_and_plots_follow_from_the_content_of_a_result(rich_page, make_run):
+    page = rich_page
     assert len(page.classes("bench")) == 3
     badges = [one[1] for one in page.classes("badge") if len(one) > 1]
     assert badges == ["strict", "strict", "reference"]  # compositional ones come first
@@ -156,15 +171,15 @@ def test_tables_and_plots_follow_from_the_content_of_a_result(rich, make_run):
     assert not any(tag == "svg" for tag, _ in plain.tags)
 
 
-def test_changes_are_tested_and_the_finding_stands_first(rich):
+def test_changes_are_tested_and_the_finding_stands_first(rich, rich_page):
     """Of 14 items 10 are won and 4 lost, which is not significant; see test_finding.py."""
-    page = Page(to_html(rich))
+    page = rich_page
     words = [word.strip() for word in page.text]
     assert "Change from zero-shot" in words
     assert "Retained abilities" in words
     assert len(page.classes("against")) == 2  # the text-only run is compared with nothing
     assert words.count("McNemar") == 2
-    assert "0.180" in words  # of 14 items 10 won and 4 lost
+    assert "0.180" in words
     assert "not tested: the report has no outcomes of items" in words
     single = Page(to_html(rich[:1]))
     assert single.classes("against") == []
@@ -189,13 +204,6 @@ def test_benchmarks_are_grouped_by_what_they_ask(make_run):
     assert "An <E>" in page.text
 
 
-def test_the_numbers_can_be_copied(rich):
-    text = to_html(rich)
-    for written in (to_csv(rich), to_latex(rich)):
-        assert escape(written).unescape() == written
-        assert str(escape(written)) in text
-
-
 def test_where_numbers_come_from_stands_at_the_top(make_run):
     run = make_run("a")
     config = {"command": "vlmtune fit --config <a>", "hardware": "one GPU"}
@@ -208,8 +216,7 @@ def test_where_numbers_come_from_stands_at_the_top(make_run):
 
 def test_many_caveats_are_folded(rich):
     repeats = tuple(Repeat("caption", i, 40, (Occurrence((1,), ("a",), ("b",)),)) for i in range(9))
-    first = replace(rich[0].results[0], repeats=repeats)
-    run = replace(rich[0], results=(first,))
+    run = changed(rich[0], repeats=repeats)
     folded = [one for one in caveats([run]) if not one.text_only]
     assert len(folded) > 9
     page = Page(to_html([run]))
@@ -217,15 +224,15 @@ def test_many_caveats_are_folded(rich):
     assert len(page.classes("notes")) == 1  # no empty list of text-only scores
 
 
-def test_text_only_rows_and_repeated_captions_are_caveats(rich):
-    page = Page(to_html(rich))
-    text = page.flat()
+def test_text_only_rows_and_repeated_captions_are_caveats(rich_page):
+    text = rich_page.flat()
     assert "captions give some answers away without the image" in text
     assert "Between two images they tie, and a tie counts as wrong." in text
     assert "mm <x> is no better than text-only (n-gram)" in text
     assert "identical candidates: 2 of 14" in text
     assert "Caveats" in text
-    assert len(page.classes("flag")) == 3 + 3 * 3  # three flagged scores, three caveats on each
+    flags = rich_page.classes("flag")
+    assert len(flags) == 3 + 3 * 3  # three flagged scores, three caveats on each
 
 
 def test_many_benchmarks_have_a_contents_and_primary_metrics_curves(make_run):
@@ -245,12 +252,11 @@ def test_a_script_in_any_text_stays_text(make_run, tmp_path):
     bad = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'"
 
     def run(name, outcome):
-        run = make_run(f"{name} {bad}")
         metric = MetricValue(outcome, 4, 0.5)
         names = ("accuracy", *(f"accuracy/{bad}{i}" for i in "abc"))
         image = ImageRef(tmp_path / "no <script>.png")
-        result = replace(
-            run.results[0],
+        run = changed(
+            make_run(f"{name} {bad}"),
             benchmark=f"cola {bad}",
             metrics=dict.fromkeys(names, metric),
             examples=(Example(bad, (image,), (1.0,), (True,), True),),
@@ -261,7 +267,7 @@ def test_a_script_in_any_text_stays_text(make_run, tmp_path):
         )
         grid = ((True,),), ((1.0,),)
         row = ItemRow(bad, f"cola {bad}", outcome, (image,), (bad,), *grid)
-        return replace(run, results=(result,), not_run=((bad, bad),)), (row,) * 4
+        return replace(run, not_run=((bad, bad),)), (row,) * 4
 
     (old, before), (new, after) = run("old", 0.0), run("new", 1.0)
     items = {one.name: {f"cola {bad}": rows} for one, rows in ((old, before), (new, after))}
@@ -282,36 +288,34 @@ def test_bars_of_all_comparisons_have_one_scale(rich):
     first, second = rich[:2]
     metric = first.results[0].metrics["accuracy"]
 
-    def changed(run, *values):
-        return replace(
-            run,
-            results=tuple(
-                replace(result, metrics={"accuracy": replace(metric, value=value)}, series={})
-                for result, value in zip(run.results, values, strict=False)
-            ),
-        )
+    def valued(run, *values):
+        results = []
+        for result, value in zip(run.results, values, strict=False):
+            metrics = {"accuracy": replace(metric, value=value)}
+            results.append(replace(result, metrics=metrics, series={}))
+        return replace(run, results=tuple(results))
 
-    page = Page(to_html([changed(first, 0.4, 0.4), changed(second, 0.2, 0.8)]))
+    page = Page(to_html([valued(first, 0.4, 0.4), valued(second, 0.2, 0.8)]))
     lengths = [a["style"] for tag, a in page.tags if a.get("class") in ("less", "more")]
     assert lengths == ["width: 25.0%", "width: 50.0%"]
     assert "from the middle to either end is 40.0 points" in page.flat()
-    same = to_html([changed(first, 0.4, 0.4), changed(second, 0.4, 0.4)])
+    same = to_html([valued(first, 0.4, 0.4), valued(second, 0.4, 0.4)])
     assert "All bars have one scale" not in same
 
 
 def test_the_gallery_marks_right_captions_which_are_not_taken_for_right_items(runs):
     """Of two captions of an item one may be right, and the item is not."""
-    first, *_ = runs
-    text = to_html([first])
+    first = runs[0]
+    text = to_html(runs[:1])
     page = Page(text)
     assert f"Examples of {first.name}" in page.flat()
     assert "object-fit: cover" not in text  # which cuts off what is at the edge of an image
     assert page.begin("thumb ") == [f"thumb {x}" for x in ("true", "false", "false", "true")]
     assert page.begin("verdict") == ["verdict right", "verdict"]
-    paired = replace(first.results[0], series={"mean_scores": (1.0, 0.0, 0.0, 1.0)})
+    paired = changed(first, series={"mean_scores": (1.0, 0.0, 0.0, 1.0)})
     note = "captions: 1 right, 1 wrong shown; an item counts only if both are right"
     assert note not in page.flat()
-    assert note in Page(to_html([replace(first, results=(paired,))])).flat()
+    assert note in Page(to_html([paired])).flat()
 
 
 def test_pages_of_images_that_are_gone_or_of_no_results(runs, tmp_path, make_run):

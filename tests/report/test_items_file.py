@@ -26,20 +26,6 @@ def test_items_are_read_as_they_were_written(item_rows, tmp_path, suffix):
     assert read == {"cola": (*written, odd, query), "classes": (other,)}
 
 
-def test_what_is_equal_in_two_files_is_in_memory_once(item_rows, tmp_path):
-    shared = {}
-    read = []
-    for score in (0.25, 0.5):
-        write_items(tmp_path / "items.jsonl", item_rows((1.0,), (score,)))
-        (row,) = read_items(tmp_path / "items.jsonl", shared)["cola"]
-        read.append(row)
-    one, other = read
-    assert (one.scores, other.scores) == (((0.25, None),), ((0.5, None),))
-    for name in ("id", "benchmark", "images", "captions", "true"):
-        assert getattr(one, name) is getattr(other, name)
-    assert not hasattr(one, "__dict__")  # which takes more memory than a row's own values
-
-
 def test_a_line_of_json_has_the_columns(item_rows, tmp_path):
     write_items(tmp_path / "items.jsonl", item_rows((1.0, 0.0, 0.5), (0.25, 0.5, 0.75)))
     lines = [json.loads(line) for line in (tmp_path / "items.jsonl").read_text().splitlines()]

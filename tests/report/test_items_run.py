@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.refusals import refused
+from tests.report.conftest import changed
 from vlmtune.cli.main import main
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
 from vlmtune.metrics.intervals import bootstrap_mean
@@ -33,6 +34,12 @@ def rows(outcomes, caption="a dog", ids=None):
     )
 
 
+def of_table(theirs, *others):
+    """The run of a table of items, beside others that have none."""
+    run, _, _ = run_of_items(Path("t.csv"), {"cola": theirs}, [(one, {}) for one in others])
+    return run
+
+
 def test_the_same_items_in_another_order_are_compared_and_means_over_groups_stay(mine):
     theirs = rows((1.0, 1.0, 0.0, 1.0))[::-1]
     path = Path("theirs.csv")
@@ -48,14 +55,11 @@ def test_the_same_items_in_another_order_are_compared_and_means_over_groups_stay
     assert metric.low < 0.75
     assert (run.name, apart, run.provenance.known) == ("theirs", (), False)
     # Groups of weight 1 and 3: (1 * 0.5 + 3 * 1) / 4.
-    grouped = replace(mine.results[0], groups=(0, 0, 1, -1), group_weights=(1.0, 3.0))
-    mine = replace(mine, results=(grouped,))
-    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((1.0, 0.0, 1.0, 0.0))}, [(mine, {})])
-    assert run.results[0].metrics["accuracy"].value == 0.875
+    grouped = changed(mine, groups=(0, 0, 1, -1), group_weights=(1.0, 3.0))
+    theirs = rows((1.0, 0.0, 1.0, 0.0))
+    assert of_table(theirs, grouped).metric("cola", "accuracy").value == 0.875
     # The formula of the interval is of a plain mean.
-    pairs = replace(mine, results=(replace(grouped, degree=2),))
-    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((1.0, 0.0, 1.0, 0.0))}, [(pairs, {})])
-    metric = run.results[0].metrics["accuracy"]
+    metric = of_table(theirs, changed(grouped, degree=2)).metric("cola", "accuracy")
     assert (metric.value, metric.low, metric.high) == (0.875, None, None)
 
 
@@ -66,16 +70,13 @@ def test_equal_grades_have_the_same_interval_and_nothing_else_of_the_other_run(m
         "a dog", ImageRef(Path("a.png")), ("dog",), ("1",), 1, (0.0, 0.0, 1.0, 1.0), True
     )
     result = Result("cola", "1", "map", {"map": metric}, outcomes=grades, readings=(maps,))
-    mine = replace(mine, results=(replace(result, runs=(grades,)),))
-    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows(grades)}, [(mine, {})])
-    assert run.results == (replace(result, readings=()),)
+    graded = replace(mine, results=(replace(result, runs=(grades,)),))
+    assert of_table(rows(grades), graded).results == (replace(result, readings=()),)
     # Grades of items that share images are not resampled one by one.
-    shared = replace(result, clusters=(0, 0, 1, 1))
-    mine = replace(mine, results=(shared,))
-    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows(grades)}, [(mine, {})])
+    shared = of_table(rows(grades), changed(graded, clusters=(0, 0, 1, 1)))
     values = torch.tensor(grades, dtype=torch.float64)
     metric = cluster_robust_mean(values, torch.tensor([0, 0, 1, 1]), 0.25)
-    assert run.results[0].metrics["map"] == metric
+    assert shared.metric("cola", "map") == metric
 
 
 @pytest.mark.parametrize(
@@ -98,17 +99,14 @@ def test_other_items_stand_apart(mine, theirs, known):
 
 
 def test_graded_outcomes_have_no_accuracy_and_items_different_ids():
-    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((0.5, 0.25))}, [])
-    assert run.results[0].metrics["outcome"].value == 0.375
-    run, _, _ = run_of_items(Path("t.csv"), {"cola": rows((0.5, -0.25))}, [])
-    assert run.results[0].metrics["outcome"].unit == "cosine"
+    assert of_table(rows((0.5, 0.25))).metric("cola", "outcome").value == 0.375
+    assert of_table(rows((0.5, -0.25))).metric("cola", "outcome").unit == "cosine"
     # Of three items the first, with two images, shares one with the last.
     first, second, third = rows((1.0, 0.0, 1.0))
     images = [ImageRef(Path(f"{name}.png")) for name in "abc"]
     first = replace(first, images=tuple(images[:2]), true=((True,),) * 2, scores=((None,),) * 2)
     listed = (first, replace(second, images=(images[2],)), replace(third, images=(images[1],)))
-    run, _, _ = run_of_items(Path("t.csv"), {"cola": listed}, [])
-    assert run.results[0].clusters == (0, 1, 0)
+    assert of_table(listed).results[0].clusters == (0, 1, 0)
     with refused("expected items in t.csv, got none"):
         run_of_items(Path("t.csv"), {}, [])
     with refused("expected items of different ids in t.csv"):
@@ -134,8 +132,7 @@ def test_report_reads_items_of_another_tool(mine, tmp_path, capsys):
 
     write_items(tmp_path / "theirs.jsonl", rows((1.0,) * 4, "a cat"))
     # A probe of the same name has no items, and hides those of the evaluation from nobody.
-    probed = replace(mine.results[0], benchmark="style")
-    replace(mine, results=(probed,)).save(tmp_path / "probed/report.json")
+    changed(mine, benchmark="style").save(tmp_path / "probed/report.json")
     assert main(["report", *reversed(runs), str(tmp_path / "probed"), *out]) == 0
     assert "theirs.jsonl has other items of cola" in capsys.readouterr().err
     assert "Won and lost" not in (tmp_path / "out/report.html").read_text()

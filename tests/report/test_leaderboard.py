@@ -1,5 +1,3 @@
-"""A leaderboard: means, the Pareto front, tests of pairs, warnings and published numbers."""
-
 import csv
 import math
 from dataclasses import replace
@@ -85,10 +83,8 @@ def test_models_are_ranked_by_their_gain_and_the_front_leaves_out_what_another_m
     assert names == ["clip", "better", "same", "worse"]
     first, worse, none = board(clip=(6, 6, 12), worse=(3, 3, 12), none=(0, 0, 0)).entries
     none = replace(none, report=replace(none.report, results=()))
-    assert [one.report.name for one in Board([first, none, worse]).ranked()][1:] == [
-        "worse",
-        "none",
-    ]
+    names = [one.report.name for one in Board([first, none, worse]).ranked()]
+    assert names[1:] == ["worse", "none"]
     made = board(clip=(0, 0, 12), probe=(12, 6, 9), worse=(12, 3, 6), lora=(12, 12, 3))
     assert made.front == [0, 1, 3]
     page = made.html()
@@ -131,29 +127,27 @@ def test_each_pair_is_tested_and_both_cells_lead_to_it(board):
 
 
 def test_few_items_prompts_and_means_over_fewer_benchmarks_are_warnings(board):
+    def warned(*runs):
+        of_runs = Board([MeasuredModel(run, None) for run in runs])
+        return [one.text for one in of_runs.warnings()]
+
+    def of_few_items(*results):
+        texts = warned(replace(clip, results=results))
+        return [text for text in texts if "one of them is" in text]
+
     texts = [(one.benchmark, one.text) for one in board(clip=(1, 1, 1)).warnings()]
     assert ("one", "its prompt is 'a {}': with another the number is another") in texts
     assert ("two", f"{N} items: one of them is 8.3 points") in texts
-    made = board(clip=(1, 1, 1), probe=(2, 2, 2))
-    enough = replace(made.runs[0], results=(result("one", 1, n=100), result("two", 1, n=99)))
-    texts = [one.text for one in Board([MeasuredModel(enough, None)]).warnings()]
-    assert [text for text in texts if "one of them is" in text] == [
-        "99 items: one of them is 1.0 points"
-    ]
+    clip, probe = board(clip=(1, 1, 1), probe=(2, 2, 2)).runs
+    enough = (result("one", 1, n=100), result("two", 1, n=99))
+    assert of_few_items(*enough) == ["99 items: one of them is 1.0 points"]
     # Twelve groups may have any number of items.
-    grouped = [replace(one, groups=tuple(range(N))) for one in made.entries[0].report.results]
-    run = replace(made.entries[0].report, results=tuple(grouped))
-    texts = [one.text for one in Board([MeasuredModel(run, None)]).warnings()]
-    assert not any("one of them is" in text for text in texts)
-    probe = made.entries[1].report
+    grouped = [replace(one, groups=tuple(range(N))) for one in clip.results]
+    assert of_few_items(*grouped) == []
     fewer = replace(probe, results=probe.results[1:])
-    texts = [one.text for one in Board([made.entries[0], MeasuredModel(fewer, None)]).warnings()]
-    assert "its mean is over 1 of 2 compositional benchmarks" not in texts  # no other model has two
-    third = MeasuredModel(replace(probe, name="third"), None)
-    texts = [
-        one.text for one in Board([made.entries[0], MeasuredModel(fewer, None), third]).warnings()
-    ]
-    assert "its mean is over 1 of 2 compositional benchmarks" in texts
+    lacking = "its mean is over 1 of 2 compositional benchmarks"
+    assert lacking not in warned(clip, fewer)  # no other model has two
+    assert lacking in warned(clip, fewer, replace(probe, name="third"))
 
 
 def test_published_numbers_have_a_source_and_a_column_only_for_the_same_items(board, monkeypatch):

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+from tests.report.conftest import changed
 from vlmtune.report.markdown import to_markdown
 from vlmtune.results.result import Occurrence, Repeat
 
@@ -55,10 +56,8 @@ def test_what_was_not_run_is_listed_and_names_cannot_break_the_table(make_run):
 
 
 def test_repeats_are_listed_under_its_benchmark(make_run):
-    run = make_run("a")
     repeat = Repeat("caption", 1, 9, (Occurrence((4,), ("a/4.png",), ("a|dog",)),))
-    first = replace(run.results[0], repeats=(repeat,))
-    text = to_markdown([replace(run, results=(first, *run.results[1:]))])
+    text = to_markdown([changed(make_run("a"), repeats=(repeat,))])
     assert (
         "- cola_multi: items whose right caption is also a wrong one: 1 of 9\n"
         '  - 4 (a/4.png): "a\\|dog"\n'

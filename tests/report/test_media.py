@@ -4,12 +4,7 @@ from io import BytesIO
 import pytest
 from PIL import Image
 
-from vlmtune.report.media import (
-    SIDE,
-    data_uri,
-    retrievals,
-    strip,
-)
+from vlmtune.report.media import SIDE, data_uri, retrievals, strip
 from vlmtune.types import ImageRef
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.refusals import refused
+from tests.report.conftest import changed
 from vlmtune.report.run_report import SCHEMA, Provenance, RunReport
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Example, Occurrence, Repeat, Result
@@ -25,8 +26,8 @@ def test_values_in_the_file(tmp_path, make_run):
 
 def test_a_whole_result_is_kept(tmp_path, make_run):
     run = make_run()
-    first = replace(
-        run.results[0],
+    first = changed(
+        run,
         convention="reference",
         kind="retained",
         items_digest="c0ffee",
@@ -39,9 +40,7 @@ def test_a_whole_result_is_kept(tmp_path, make_run):
         degree=2,
         repeats=(Repeat("caption", 9, 30, (Occurrence((0, 4), ("a/b.png",), ("x", "y")),)),),
     )
-    first_and_rest = (first, *run.results[1:])
-    lost = (("aro", "no file x.json"),)
-    whole = replace(run, results=first_and_rest, not_run=lost, text_only=True)
+    whole = replace(first, not_run=(("aro", "no file x.json"),), text_only=True)
     path = tmp_path / "new/report.json"
     for saved in (run, whole):
         saved.save(path)
@@ -69,10 +68,6 @@ def test_odd_config_values_become_text_and_curves_that_diverge_have_gaps(tmp_pat
 def test_inconsistent_reports_are_refused(make_run):
     run = make_run()
     first = run.results[0]
-
-    def with_first(**changes):
-        return replace(run, results=(replace(first, **changes),))
-
     with refused("'cola_multi' twice"):
         replace(run, results=(first, first))
     with refused("'cola_multi' twice"):
@@ -80,10 +75,10 @@ def test_inconsistent_reports_are_refused(make_run):
     nan, infinity = float("nan"), float("inf")
     for wrong in ({"value": nan}, {"chance": infinity}, {"low": nan}):
         with refused("finite numbers for accuracy of cola_multi"):
-            with_first(metrics={"accuracy": replace(first.metrics["accuracy"], **wrong)})
+            changed(run, metrics={"accuracy": replace(first.metrics["accuracy"], **wrong)})
     for wrong in ({"outcomes": (nan,)}, {"series": {"x": (infinity,)}}):
         with refused("finite numbers for"):
-            with_first(**wrong)
+            changed(run, **wrong)
     for wrong, message in (
         ({"clusters": (0, 1)}, "clusters of 3 items of cola_multi, got 2"),
         ({"groups": (0, 1)}, "groups of 3 items of cola_multi, got 2"),
@@ -91,9 +86,9 @@ def test_inconsistent_reports_are_refused(make_run):
         ({"groups": (-1, -1, -1)}, "got 0 weights and the group -1"),
     ):
         with refused(message):
-            with_first(outcomes=(1.0, 0.0, 1.0), **wrong)
+            changed(run, outcomes=(1.0, 0.0, 1.0), **wrong)
     with refused("primary metric 'nothing'"):
-        with_first(primary="nothing")
+        changed(run, primary="nothing")
 
 
 def change(raw, where, value):

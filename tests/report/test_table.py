@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from tests.refusals import refused
+from tests.report.conftest import changed
 from vlmtune.report.table import baseline, check_runs, colours, rows, sections
 
 
@@ -29,17 +30,8 @@ def test_rows_and_best(make_run):
     assert by_metric(runs)["cola_single", "1", "strict", "mean_rank_true", 96].best == {1}
 
 
-def test_the_best_of_a_row_is_found_once_for_all_runs(make_run):
-    row = rows([make_run("zero-shot", 0.2), make_run("a", 0.4)])[0]
-    assert row.best is row.best  # each cell of the page asks for it
-
-
 def test_no_sensitivity_is_the_best(make_run):
-    runs = []
-    for name, value in (("a", 0.2), ("b", 0.4)):
-        run = make_run(name, value)
-        first = replace(run.results[0], kind="sensitivity")
-        runs.append(replace(run, results=(first, *run.results[1:])))
+    runs = [changed(make_run(name), kind="sensitivity") for name in "ab"]
     accuracy = by_metric(runs)["cola_multi", "1", "strict", "accuracy", 210]
     assert (accuracy.best, accuracy.arrow) == (frozenset(), "")
 
@@ -48,8 +40,7 @@ def test_a_section_has_its_primary_metric_first_and_those_of_groups_last(make_ru
     run = make_run("a")
     metric = run.results[0].metrics["accuracy"]
     metrics = dict.fromkeys(("accuracy/swap", "macro", "accuracy", "accuracy/add"), metric)
-    run = replace(run, results=(replace(run.results[0], metrics=metrics),))
-    (section,) = sections([run])
+    (section,) = sections([changed(run, metrics=metrics)])
     listed = [row.metric for row in section.rows]
     assert listed == ["accuracy", "macro", "accuracy/swap", "accuracy/add"]
 
@@ -64,11 +55,8 @@ def test_numbers_that_do_not_compare_have_their_own_rows(make_run, other):
 
 
 def test_as_many_other_items_do_not_compare_and_unknown_ones_do(make_run):
-    runs = []
-    for name, digest in (("a", "x"), ("b", "y"), ("c", "x"), ("d", "")):
-        run = make_run(name)
-        first = replace(run.results[0], items_digest=digest)
-        runs.append(replace(run, results=(first,)))
+    digests = {"a": "x", "b": "y", "c": "x", "d": ""}
+    runs = [changed(make_run(name), items_digest=digest) for name, digest in digests.items()]
     shown = [[cell is not None for cell in row.cells] for row in rows(runs[:3])]
     assert shown == [[True, False, True], [False, True, False]]
     (row,) = rows([runs[0], runs[3]])

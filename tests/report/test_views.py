@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.report.conftest import changed
 from vlmtune.report.four_scores import matrix
 from vlmtune.report.table import Row, sections
 from vlmtune.report.views import Views, families
@@ -15,9 +16,8 @@ def views_of(make_run):
     def made(*changes, text_only=()):
         runs = []
         for i, change in enumerate(changes):
-            run = make_run(f"run {i}", 0.2 + 0.1 * i)
-            result = replace(run.results[0], **change)
-            runs.append(replace(run, results=(result,), text_only=i in text_only))
+            run = changed(make_run(f"run {i}", 0.2 + 0.1 * i), **change)
+            runs.append(replace(run, text_only=i in text_only))
         views = Views(runs)
         return [views.section(part) for part in sections(runs)]
 
