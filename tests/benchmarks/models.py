@@ -1,6 +1,7 @@
 """Stand-ins of a model, which score by what a pair shows, and what metrics are to be."""
 
 import itertools
+import math
 import random
 
 import pytest
@@ -73,6 +74,13 @@ def joined(lists):
 def mean(numbers):
     numbers = list(numbers)
     return sum(numbers) / len(numbers)
+
+
+def cosine(a, b):
+    """Of two lists of numbers; 0 where one of them has no length."""
+    dot = sum(x * y for x, y in zip(a, b, strict=True))
+    length = math.hypot(*a) * math.hypot(*b)
+    return dot / length if length else 0.0
 
 
 def beats(look, true, others, tie=False):

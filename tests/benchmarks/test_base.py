@@ -1,4 +1,3 @@
-import pytest
 from PIL import Image
 
 from tests.refusals import refused
@@ -7,12 +6,8 @@ from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.types import ImageRef
 
 
-@pytest.fixture
-def benchmark():
-    return ColaMulti("cola.json", "images", name="mine")
-
-
-def test_missing_and_empty_files_are_counted_and_the_first_is_named(benchmark, tmp_path):
+def test_missing_and_empty_files_are_counted_and_the_first_is_named(tmp_path):
+    benchmark = ColaMulti("cola.json", "images", name="mine")
     paths = [tmp_path / f"{i}.png" for i in range(6)]
     for path in paths:
         Image.new("RGB", (2, 2)).save(path)
@@ -31,8 +26,5 @@ def test_missing_and_empty_files_are_counted_and_the_first_is_named(benchmark, t
     paths[2].mkdir()
     with refused(r"2 are missing.*1\.png' and 2 are empty files.*3\.png':"):
         check_images(images, benchmark)
-
-
-def test_where_nothing_says_where_files_come_from(benchmark):
     benchmark.source = ""
     assert files_from(benchmark) == "mend them"

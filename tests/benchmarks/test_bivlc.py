@@ -1,5 +1,3 @@
-"""BiVLC's reader against the rule of the released script."""
-
 import random
 from pathlib import Path
 

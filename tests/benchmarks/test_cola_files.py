@@ -65,14 +65,6 @@ def test_an_image_is_the_longest_end_of_its_path_that_is_there(tmp_path, given, 
     assert tuple(image.path for image in queries.images) == wanted
 
 
-def test_files_of_one_name_in_two_folders_are_two_images(tmp_path):
-    raw = raw_of(ColaSingle.fixture(tmp_path))
-    for entry, folder in zip(raw["data"], ("valA", "valB"), strict=False):
-        touch(tmp_path, f"{folder}/7.png")
-        entry[0] = f"/data/{folder}/7.png"
-    assert len(set(read_queries(write(tmp_path, raw), tmp_path).images)) == 6
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

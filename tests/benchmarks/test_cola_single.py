@@ -1,5 +1,4 @@
 import itertools
-from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +7,6 @@ from tests.benchmarks.json_files import raw_of, write
 from tests.benchmarks.models import check, fixed, mean, share
 from tests.metrics.test_average_precision import naive_ap
 from tests.refusals import refused
-from vlmtune.benchmarks import items
 from vlmtune.benchmarks.cola_single import ColaSingle
 
 
@@ -153,16 +151,6 @@ def test_blank_attributes_state_nothing(tmp_path, fixture):
     raw["labels"] = [[[*attributes, ""], noun] for attributes, noun in raw["labels"]]
     padded = ColaSingle(str(write(tmp_path, raw)), str(tmp_path), seen=fixture.seen)
     assert padded.run(fixed(values)).metrics == fixture.run(fixed(values)).metrics
-
-
-def test_the_published_convention_takes_each_image_as_stored_once(fixture, monkeypatch):
-    changed = []
-    monkeypatch.setattr(
-        items, "replace", lambda *one, **new: changed.append(one) or replace(*one, **new)
-    )
-    stored = ColaSingle(fixture.path, fixture.images, convention="reference").items.images
-    assert stored == tuple(replace(image, upright=False) for image in fixture.items.images)
-    assert len(changed) == len(stored)
 
 
 def test_paco_names_are_read_as_words_unless_they_would_read_alike(tmp_path, fixture):

@@ -5,7 +5,6 @@ import pytest
 
 from tests.benchmarks.json_files import touch
 from tests.benchmarks.models import by_text, check, drawn, joined, mean, oracle, share
-from tests.refusals import refused
 from vlmtune.benchmarks.crepe_productivity import COMPLEXITIES, TYPES, CrepeProductivity
 from vlmtune.benchmarks.files import write_csv
 
@@ -112,9 +111,3 @@ def test_with_one_negative_chance_is_a_half(tmp_path, convention, seed):
     # Without a seed the first of the five; with a seed the same again, not always the first.
     assert chosen == [item.candidates for item in made(negatives=1, seed=seed).read()]
     assert (chosen == [candidates[:2] for candidates in every]) == (seed is None)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    whole = CrepeProductivity(str(tmp_path), str(tmp_path), ["negate"], complexities=None)
-    with refused(r"negate_all\.csv.*run `vlmtune download crepe`"):
-        whole.load()

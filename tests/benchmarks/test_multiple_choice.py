@@ -3,7 +3,7 @@
 import random
 import statistics
 from collections import defaultdict
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,6 @@ class Held(MultipleChoice):
     reference_metric = "macro_accuracy"
     recalls = (2,)
     given: list[ChoiceItem]
-    united: dict[str, list[str]] = field(default_factory=dict)
     least: int = 0
     convention: Convention = "strict"
 
@@ -39,9 +38,6 @@ class Held(MultipleChoice):
 
     def read(self):
         return self.given
-
-    def unions(self, groups):
-        return self.united
 
     def reference_groups(self, sizes):
         return {group for group, size in sizes.items() if size >= self.least}
@@ -124,14 +120,7 @@ def test_against_a_loop(tmp_path, convention, seed):
     assert captions.total == metrics["identical_candidates"].value
 
 
-def test_unions_of_groups_and_what_two_candidates_without_groups_lack(tmp_path):
-    image = ImageRef(tmp_path / "0.png")
-    items = [ChoiceItem(image, ("yes", "no"), group) for group in "aabc"]
-    items += [ChoiceItem(image, ("no", "yes"), "c")]
-    united = {"ab": ["a", "b"], "c or d": ["c", "d"]}
-    result = made(tmp_path, items, united=united).run(by_text(lambda text: text == "yes"))
-    expected = {"accuracy": (4 / 5, 5), "macro_accuracy": ((1 + 1 / 2) / 2, 2)}
-    check(result, expected | {"accuracy/ab": (1.0, 3), "accuracy/c or d": (0.5, 2)})
+def test_two_candidates_without_groups_have_an_accuracy_alone(tmp_path):
     items = [ChoiceItem(ImageRef(tmp_path / "0.png"), ("yes", "no"))]
     result = made(tmp_path, items).run(by_text(lambda _: 0.0))
     assert result.metrics.keys() == {"accuracy"}

@@ -61,7 +61,7 @@ def test_scores_against_a_loop(tmp_path, convention):
         relations.append((9, 10))
     parts = {"/relations": relations, "/attributes": attributes + material, "/material": material}
     parts[""] = relations + attributes + material
-    for seed in range(20):
+    for seed in range(6):
         look = drawn(seed, values=3)
         result = benchmark.run(scorer(lambda image, text, look=look: look(image.path, text)))
         check(result, {"pairs_alike": (2, 5)})

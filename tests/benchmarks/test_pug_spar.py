@@ -124,7 +124,7 @@ def emulated(world, background):
     return of.made
 
 
-SWEEPS = [("Desert", False), ("SaltFlats", False), ("Arena", False), (None, False), (None, True)]
+SWEEPS = [("SaltFlats", False), (None, False), (None, True)]
 
 
 @pytest.mark.parametrize(("world", "background"), SWEEPS)

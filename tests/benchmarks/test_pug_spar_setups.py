@@ -1,5 +1,3 @@
-"""The set-ups on the published grid have the published sizes."""
-
 import itertools
 
 import pytest
@@ -8,12 +6,7 @@ from tests.refusals import refused
 from vlmtune.benchmarks.pug_spar import BLANK, DEFINITIONS, HARD, SparRow, make
 
 WORLDS = ("Desert", "SaltFlats")  # of ten
-NAMES = (
-    "Goldfish Caribou Elephant Camel Penguin Zebra Bear Beaver Cattle Armadillo Gecko Crow "
-    "Scorpion GiantTortoise Tarantula Rhinoceros Dolphin EarlessSeal Goat Hippopotamus Horse "
-    "Impala Lion Orca Pig Rabbit Squirrel Chicken WhiteShark Anlylosaurus BlackRockFish "
-    "PoisonDartFrog"
-)
+ANIMALS = (BLANK, *(f"Animal{i}" for i in range(32)))
 GROUPS = [("left", "Default", "Default"), ("bottom", "Default", "Default")]
 GROUPS += [("left", "Blue", "Red"), ("left", "Grass", "Stone")]
 SIZES = {  # set-up -> images and candidates of one world
@@ -35,13 +28,10 @@ SIZES = {  # set-up -> images and candidates of one world
 
 @pytest.fixture(scope="module")
 def grid():
-    animals = (BLANK, *NAMES.split())
-    return [
-        SparRow(f"{i}.png", world, first, second, *group)
-        for i, (group, first, second, world) in enumerate(
-            itertools.product(GROUPS, animals, animals, WORLDS)
-        )
-    ]
+    rows = []
+    for group, first, second, world in itertools.product(GROUPS, ANIMALS, ANIMALS, WORLDS):
+        rows.append(SparRow(f"{len(rows)}.png", world, first, second, *group))
+    return rows
 
 
 def test_the_grid_has_the_published_size_and_images_of_each_set_up(grid):
@@ -55,12 +45,7 @@ def test_the_grid_has_the_published_size_and_images_of_each_set_up(grid):
 def test_each_set_up_has_the_published_size(grid, name):
     images, among = SIZES[name]
     flats = make(name, [row for row in grid if row.world == "SaltFlats"], False, False)
-    without, full = make(name, grid, False, False), make(name, grid, True, False)
+    full = make(name, grid, True, False)
     assert (len(flats.rows), len(flats.candidates)) == (images, among)
-    assert len(without.rows) == len(full.rows) == 2 * images
-    assert len(without.candidates) == (2 if name == "scene" else among)
-    assert len(full.candidates) == 2 * among
-    for setup in (flats, without, full):
-        assert set(setup.captions) <= set(setup.candidates)
-        assert set(setup.negatives or ()) <= set(setup.candidates)
+    assert (len(full.rows), len(full.candidates)) == (2 * images, 2 * among)
     assert (full.negatives is not None) == (name in HARD)

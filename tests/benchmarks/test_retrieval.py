@@ -6,6 +6,7 @@ import torch
 from tests.benchmarks.json_files import touch
 from tests.benchmarks.json_files import write as write_json
 from tests.benchmarks.models import check, fixed, mean, share
+from tests.metrics.test_retrieval import naive
 from tests.refusals import refused
 from vlmtune.benchmarks.retrieval import Retrieval, read_split
 
@@ -42,32 +43,15 @@ def test_reads_one_split_with_folders_and_blanks_collapsed(tmp_path):
     assert read_split(path, "test") == [("val2014/0.jpg", ("a dog", "b")), ("1.jpg", ("a",))]
 
 
-def naive(values, captions, columns, ties):
-    """By side the rank of each query's best true partner, and what is true by chance at rank 1.
-
-    Lists are sorted; `captions` are (image, column).
-    """
-    candidates = sorted(set(columns)) if ties == "wrong" else list(range(len(columns)))
-    image_of = {c: {i for i, d in captions if d == c} for c in set(columns)}
-    ranks = {"image_to_text": [], "text_to_image": []}
-    chances = {side: [] for side in ranks}
-    for image, row in enumerate(values.tolist()):
-        if ties == "wrong":
-            own = {c for i, c in captions if i == image}
-            order = sorted(candidates, key=lambda c: (-row[c], c in own))
-        else:
-            own = {p for p, (i, _) in enumerate(captions) if i == image}
-            order = sorted(candidates, key=lambda p: (-row[columns[p]], p))
-        ranks["image_to_text"].append(1 + min(map(order.index, own)))
-        chances["image_to_text"].append(len(own) / len(candidates))
-    for image, column in captions:
-        own = image_of[column] if ties == "wrong" else {image}
-        score = values[:, column].tolist()
-        places = [(-x, i in own if ties == "wrong" else i, i) for i, x in enumerate(score)]
-        order = [i for _, _, i in sorted(places)]
-        ranks["text_to_image"].append(1 + min(map(order.index, own)))
-        chances["text_to_image"].append(len(own) / len(score))
-    return ranks, chances
+def sides(values, captions, convention):
+    """By side the scores of its queries, and their true pairs; `captions` are (image, column)."""
+    spread = values[:, [column for _, column in captions]]
+    of_text = {(place, image) for place, (image, _) in enumerate(captions)}
+    if convention == "reference":  # each caption is true of its own image alone
+        of_image = {(image, place) for place, image in of_text}
+        return {"image_to_text": (spread, of_image), "text_to_image": (spread.T, of_text)}
+    of_text |= {(p, i) for p, (_, c) in enumerate(captions) for i, d in captions if d == c}
+    return {"image_to_text": (values, set(captions)), "text_to_image": (spread.T, of_text)}
 
 
 @pytest.mark.parametrize("convention", ["strict", "reference"])
@@ -84,20 +68,20 @@ def test_against_sorting(tmp_path, convention, seed):
     captions = [(i, texts.index(raw)) for i, row in enumerate(kept) for raw in row]
     values = values_for(benchmark, seed, values=9)
     ties = "wrong" if convention == "strict" else "first"
-    ranks, chances = naive(values, captions, [c for _, c in captions], ties)
     result = benchmark.run(fixed(values))
     recalls = {}
-    for side, own in ranks.items():
+    for side, (scores, true) in sides(values, captions, convention).items():
+        own = naive(scores, torch.tensor(sorted(true)), ties)
         for k in CUTS:
             recalls[f"{side}_recall@{k}"] = share([rank <= k for rank in own])
         median = statistics.median(own)
         median = median if convention == "strict" else median // 1
         check(result, {f"{side}_median_rank": (median, len(own))})
-        chance = mean(chances[side])
+        chance = len(true) / scores.numel()
         assert result.metrics[f"{side}_recall@1"].chance == pytest.approx(chance)
     check(result, recalls | {"mean_recall": (mean(value for value, _ in recalls.values()), 6)})
     assert result.convention == convention
-    assert result.outcomes == tuple(float(rank == 1) for rank in ranks["text_to_image"])
+    assert result.outcomes == tuple(float(rank == 1) for rank in own)  # of the captions
     assert result.clusters == tuple(i for i, _ in captions)
 
 

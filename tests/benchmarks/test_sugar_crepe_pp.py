@@ -1,11 +1,10 @@
-import math
 import random
 
 import pytest
 import torch
 
 from tests.benchmarks.json_files import touch, write
-from tests.benchmarks.models import check, joined, oracle, share
+from tests.benchmarks.models import check, cosine, joined, oracle, share
 from vlmtune.benchmarks.sugar_crepe_pp import SUBSETS, SugarCrepePP
 
 
@@ -29,10 +28,6 @@ class Dual:
 
     def embed_texts(self, texts):
         return torch.tensor([self.vector(text) for text in texts])
-
-
-def cosine(a, b):
-    return sum(x * y for x, y in zip(a, b, strict=True)) / (math.hypot(*a) * math.hypot(*b))
 
 
 @pytest.mark.parametrize("convention", ["strict", "reference"])

@@ -1,5 +1,3 @@
-"""Benchmarks of a user's own table: which rows they measure, and what they count."""
-
 import hashlib
 import json
 from pathlib import Path
@@ -9,8 +7,10 @@ import pytest
 from data_builders.corpora.table import TableBuilder
 from tests.benchmarks.models import by_name, check
 from tests.refusals import refused
+from tests.tiny import write_arrow
 from vlmtune.benchmarks.files import write_image
 from vlmtune.benchmarks.table_classification import TableClassification
+from vlmtune.benchmarks.table_files import write_parquet
 from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
 from vlmtune.benchmarks.table_pairs import TablePairs
 from vlmtune.benchmarks.table_retrieval import TableRetrieval
@@ -187,13 +187,12 @@ def test_options_of_a_table_on_the_command_line(words, tmp_path, capsys, monkeyp
 
 
 def test_images_inside_a_table_are_written_once(tmp_path, monkeypatch):
-    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    parquet = pytest.importorskip("pyarrow.parquet")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     write_image(tmp_path / "a.png", 9, 9, 9)
     content = (tmp_path / "a.png").read_bytes()
     rows = [{"image": content, "caption": f"c{n}", "negative": "b"} for n in range(2)]
-    parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    write_parquet(tmp_path / "t.parquet", rows)
     made = TableMultipleChoice(str(tmp_path / "t.parquet"))
     made.load()
     (image,) = made.items.images
@@ -202,14 +201,9 @@ def test_images_inside_a_table_are_written_once(tmp_path, monkeypatch):
 
 
 def test_a_saved_dataset_on_the_command_line_is_a_benchmark(tmp_path):
-    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    rows = [{"image": "a.png", "caption": "x", "negative": "y"}]
-    content = arrow.Table.from_pylist(rows)
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     saved = tmp_path / "mine"
-    (saved / "test").mkdir(parents=True)
-    with arrow.ipc.new_stream(saved / "test/data.arrow", content.schema) as out:
-        out.write_table(content)
-    (saved / "test/state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+    write_arrow(saved / "test", [{"image": "a.png", "caption": "x", "negative": "y"}])
     (saved / "dataset_dict.json").write_text('{"splits": ["test"]}')
     (made,) = make_benchmarks([str(saved)])
     assert isinstance(made, TableMultipleChoice)

@@ -1,5 +1,3 @@
-"""What people voted decides which items count."""
-
 import random
 from pathlib import Path
 

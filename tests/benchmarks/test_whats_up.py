@@ -1,5 +1,3 @@
-"""What'sUp's reader against the rules of the released script, with its ties and without them."""
-
 import itertools
 import json
 from pathlib import Path
