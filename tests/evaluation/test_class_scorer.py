@@ -1,5 +1,3 @@
-"""Image classifiers of timm on benchmarks of classification."""
-
 import json
 import random
 

@@ -4,8 +4,8 @@ import hashlib
 from pathlib import Path
 
 import pytest
-import torch
 
+from tests.benchmarks.models import scorer
 from tests.contracts.test_benchmarks import SCORED, _class
 from vlmtune.benchmarks import ColaSingle, MultipleChoice, Paired, Retrieval
 from vlmtune.benchmarks.files import write_image, write_json
@@ -18,19 +18,10 @@ def value(image, text) -> float:
     return int.from_bytes(hashlib.sha256(key).digest()[:4]) / 2**32
 
 
-def score(images, texts, pairs=None):
-    if pairs is None:
-        rows = [[value(image, text) for text in texts] for image in images]
-        return torch.tensor(rows, dtype=torch.float64)
-    return torch.tensor(
-        [value(images[i], texts[j]) for i, j in pairs.tolist()], dtype=torch.float64
-    )
-
-
 @pytest.mark.parametrize("config", SCORED, ids=lambda path: path.stem)
 def test_rows_hold_what_was_compared(config: Path, tmp_path):
     benchmark, rows = _class(config).fixture(tmp_path), []
-    (result,) = run_suite([benchmark], score, items=rows).results
+    (result,) = run_suite([benchmark], scorer(value), items=rows).results
     rows = [row for row in rows if row.benchmark == benchmark.name]
     assert [row.outcome for row in rows] == list(result.outcomes)
     assert [row.id for row in rows] == [f"{benchmark.name}/{i}" for i in range(len(rows))]
@@ -92,12 +83,8 @@ def plain(rows):
     ]
 
 
-def by_hand(images, texts, pairs=None):
-    return torch.tensor([SCORES[text] for text in texts], dtype=torch.float64).T
-
-
 def test_queries_of_a_retrieval(retrieval):
-    rows = []
+    by_hand, rows = scorer(lambda image, text: SCORES[text][int(image.path.stem)]), []
     run_suite([retrieval], by_hand, items=rows)
     assert plain(rows) == [
         ("retrieval/0", 1.0, 1, [(0, "a dog", True, 0.9), (2, "a dog", False, 0.8)]),
@@ -134,11 +121,7 @@ def test_queries_of_cola(tmp_path):
         data.append([f"{i}.png", None, [int(i in (2, 6))], [int(i != 7)]])
     path = write_json(tmp_path / "cola.json", {"labels": labels, "data": data})
     benchmark, rows = ColaSingle(path, str(tmp_path)), []
-
-    def descending(images, texts, pairs=None):
-        return 1 - torch.arange(8).double()[:, None] / 8
-
-    run_suite([benchmark], descending, items=rows)
+    run_suite([benchmark], scorer(lambda image, _: 1 - int(image.path.stem) / 8), items=rows)
     (row,) = plain(rows)
     # Precision is 1/3 at the first true image and 2/7 at the second.
     assert row[:3] == ("cola_single/0", pytest.approx((1 / 3 + 2 / 7) / 2), 3)

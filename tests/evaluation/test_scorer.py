@@ -336,8 +336,7 @@ SPARSE = [[6, 5], [0, 0], [4, 2], [0, 3], [1, 1], [6, 4], [2, 5], [3, 5], [5, 5]
 CASES = [
     (make, chosen, session)
     for make in (ToyDual, lambda: ToyDual(frozen=False), ToyJoint)
-    for chosen in (None, SPARSE, SPARSE[:1])
-    for session in (False, True)
+    for chosen, session in ((None, True), (SPARSE, False), (SPARSE, True), (SPARSE[:1], False))
 ]
 
 
