@@ -4,15 +4,10 @@ import math
 import pytest
 import torch
 
+from tests.benchmarks.models import cosine
 from tests.refusals import refused
 from vlmtune.metrics.cluster_robust import mean_cosine
 from vlmtune.metrics.equivariance import agreement, alignment, paired_alignment
-
-
-def cosine(a, b):
-    dot = sum(x * y for x, y in zip(a, b, strict=True))
-    length = math.sqrt(sum(x * x for x in a)) * math.sqrt(sum(x * x for x in b))
-    return dot / length if length else 0.0
 
 
 @pytest.fixture

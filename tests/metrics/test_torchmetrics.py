@@ -1,7 +1,6 @@
 import pickle
 
 import pytest
-import pytorch_lightning as pl
 import torch
 from torchmetrics import MetricCollection
 
@@ -77,7 +76,7 @@ def test_batches_give_the_value_of_the_function(case):
     assert 0 < expected < 1
     for _ in range(2):
         for start in range(0, ITEMS, 5):
-            metric.update(*part(inputs, start, min(start + 5, ITEMS), 1))
+            metric(*part(inputs, start, min(start + 5, ITEMS), 1))
         assert float(metric.compute()) == pytest.approx(expected, abs=1e-6)
         metric.reset()
     pickle.loads(pickle.dumps(metric))
@@ -114,26 +113,3 @@ def on_a_rank(rank):
 def test_two_ranks_give_the_value_of_one(tmp_path):
     expected = {case: pytest.approx(value, abs=1e-6) for case, (_, _, value) in CASES.items()}
     assert run_ranks(2, tmp_path, on_a_rank) == [expected, expected]
-
-
-class Module(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.group, self.mean_ap = PairedAccuracy(), ColaMeanAveragePrecision()
-
-    def validation_step(self, batch, index):
-        squares, *classes = batch
-        self.group(squares)
-        self.mean_ap(*classes)
-        self.log_dict({"group": self.group, "mean_ap": self.mean_ap})
-
-
-@pytest.mark.filterwarnings("ignore:.*num_workers.*", "ignore:.*LeafSpec.*")
-def test_a_lightning_module_logs_them_over_the_epoch():
-    data = torch.utils.data.TensorDataset(SQUARES, *CLASSES)
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = pl.Trainer(accelerator="cpu", **quiet)
-    loader = torch.utils.data.DataLoader(data, batch_size=ITEMS)
-    (logged,) = trainer.validate(Module(), loader, verbose=False)
-    assert logged["group"] == pytest.approx(CASES["group"][2])
-    assert logged["mean_ap"] == pytest.approx(CASES["mAP"][2])
