@@ -9,8 +9,9 @@ from PIL import Image, ImageChops
 from tests.refusals import refused
 from vlmtune.benchmarks.items import as_stored
 from vlmtune.benchmarks.sugar_crepe import SugarCrepe
-from vlmtune.data.images import read
+from vlmtune.data.images import digest, read
 from vlmtune.evaluation.suite import run_suite
+from vlmtune.features import pictures
 from vlmtune.features.pictures import Failures, PictureReader
 from vlmtune.features.stored_pixels import differs, read_stored
 from vlmtune.report.media import thumbnail
@@ -79,13 +80,13 @@ def test_a_file_that_changes_between_its_digest_and_its_pixels_is_refused(tmp_pa
         Image.new("RGB", (8, 8), "red").save(ref.path)
     reader = PictureReader(lambda image: torch.zeros(3, 8, 8), 4, Failures())
     names = [f"{i} {name}" for i, name in enumerate(reader.digests(files))]
-    pictures = dict(zip(names, files, strict=True))
-    assert [len(batch) for batch, _ in reader.batches(pictures, names)] == [2]
+    by_name = dict(zip(names, files, strict=True))
+    assert [len(batch) for batch, _ in reader.batches(by_name, names)] == [2]
     Image.new("RGB", (9, 9), "blue").save(files[1].path)
     with refused("b.png to stay as it is, it changed while images were read"):
-        list(reader.batches(pictures, names))
+        list(reader.batches(by_name, names))
     reader.digests(files)  # whoever asks again gets the new picture
-    assert [len(batch) for batch, _ in reader.batches(pictures, names)] == [2]
+    assert [len(batch) for batch, _ in reader.batches(by_name, names)] == [2]
 
 
 def test_a_box_outside_the_stored_image_is_refused_and_items_keep_all_else(tmp_path):
@@ -101,6 +102,15 @@ def test_a_box_outside_the_stored_image_is_refused_and_items_keep_all_else(tmp_p
         read_stored(ImageRef(tmp_path / "a.jpg", upright=False))
     ref = ImageRef(Path("a.png"), (1, 2, 3, 4))
     assert as_stored(("text", 3, (ref,))) == ("text", 3, (ImageRef(ref.path, ref.box, False),))
+
+
+def test_many_pictures_are_read_part_by_part(tmp_path, monkeypatch):
+    files = [ImageRef(tmp_path / f"{number}.png") for number in range(8)]
+    for number, ref in enumerate(files):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(ref.path)
+    monkeypatch.setattr(pictures, "READ_AHEAD", 3)
+    reader = PictureReader(lambda image: image, 2, Failures())
+    assert reader.digests(files) == list(map(digest, files))
 
 
 @pytest.mark.parametrize("convention", ["strict", "reference"])
