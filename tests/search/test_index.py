@@ -1,5 +1,3 @@
-"""Indexes: what they find, how they grow, and what they refuse."""
-
 import json
 import shutil
 import sys
@@ -52,6 +50,23 @@ def dual(model_folder):
 @pytest.fixture(scope="module")
 def joint(model_folder):
     return model_of(model_folder, GroundedWords(heads=2))
+
+
+ADAPTERS = {
+    "linear": LinearProbe,
+    "grounded": lambda: GroundedWords(heads=2),
+    "mm": lambda: MMAdapter(heads=2),
+}
+
+
+@pytest.fixture(scope="module", params=ADAPTERS)
+def indexed(request, model_folder, tmp_path_factory) -> tuple[Model, Index, list[Path]]:
+    """A model of a kind, an index of the photos by it, and their files."""
+    folder = tmp_path_factory.mktemp("indexed")
+    photos = write_photos(folder / "my photos")
+    model = model_of(model_folder, ADAPTERS[request.param]())
+    build_index([photos], model, folder / "index", "x")
+    return model, Index.open(folder / "index", model), images(photos)
 
 
 @pytest.fixture
@@ -119,11 +134,8 @@ def test_a_dual_adapter_finds_what_it_ranks_first(dual, photos, tmp_path):
             assert_same(index.search(caption, top, recall), wanted[:top])
 
 
-@pytest.mark.parametrize("adapter", [LinearProbe(), GroundedWords(heads=2), MMAdapter(heads=2)])
-def test_it_finds_images_like_another(model_folder, photos, tmp_path, adapter):
-    model = model_of(model_folder, adapter)
-    build_index([photos], model, tmp_path / "index", "x")
-    index, files = opened(tmp_path / "index", model), images(photos)
+def test_it_finds_images_like_another(indexed, monkeypatch):
+    model, index, files = indexed
     for i, file in enumerate(files):
         others = index.similar(i, 8)
         assert {hit.path for hit in others} == {*files} - {file}
@@ -132,12 +144,13 @@ def test_it_finds_images_like_another(model_folder, photos, tmp_path, adapter):
         assert (first.path, first.score) == (file, pytest.approx(1.0, abs=1e-3))
         assert_same(rest, others, 1e-3)
         assert index.similar(i - 9, 8) == others
-        if isinstance(adapter, LinearProbe):
+        if isinstance(model.adapter, LinearProbe):
             vectors = model.encode_image(files)
             cosines = model.similarity(vectors[i : i + 1], vectors)[0]
             expected = [float(cosines[files.index(hit.path)]) for hit in others]
             assert [hit.score for hit in others] == pytest.approx(expected, abs=1e-4)
-    index._rows = []  # rows of 300,000 files are not gathered again for each image
+    # Rows of 300,000 files are not gathered again for each image.
+    monkeypatch.setattr(index, "_rows", [])
     assert index.similar(0, 8) == index.similar(-9, 8)
     with pytest.raises(IndexError):
         index.similar(9)
@@ -154,19 +167,17 @@ def vectors_in(index: Path) -> torch.Tensor:
     return torch.frombuffer(content, dtype=torch.float32).view(9, -1)
 
 
-@pytest.mark.parametrize("adapter", [GroundedWords(heads=2), MMAdapter(heads=2)])
-def test_a_joint_adapter_scores_what_its_vectors_find(model_folder, photos, tmp_path, adapter):
+@pytest.mark.parametrize("indexed", ["grounded", "mm"], indirect=True)
+def test_a_joint_adapter_scores_what_its_vectors_find(indexed):
     """Recall vectors where the adapter has some, else the embeddings of its backbone."""
-    joint = model_of(model_folder, adapter)
-    build_index([photos], joint, tmp_path / "index", "joint")
-    index, files = opened(tmp_path / "index", joint), images(photos)
+    joint, index, files = indexed
     frozen = Model(joint.backbone, attached(ZeroShot(), joint.backbone))
     encoder = IndexEncoder(joint)
     for caption in CAPTIONS:
         scores = joint.score(files, caption)[:, 0]
         spread = float(scores.max() - scores.min())
         first = [files[i] for i, _ in frozen.rank(caption, files)]
-        if isinstance(adapter, GroundedWords):
+        if isinstance(joint.adapter, GroundedWords):
             with encoder.evaluation():
                 recalled, _ = encoder.encode_text([caption])
                 near = recalled @ encoder.recall_images(index._images(range(9))).T
@@ -181,11 +192,8 @@ def test_a_joint_adapter_scores_what_its_vectors_find(model_folder, photos, tmp_
             assert found.tolist() == sorted(found.tolist(), reverse=True)
 
 
-@pytest.mark.parametrize("adapter", [LinearProbe(), GroundedWords(heads=2), MMAdapter(heads=2)])
-def test_many_captions_find_what_each_finds(model_folder, photos, tmp_path, adapter, monkeypatch):
-    model = model_of(model_folder, adapter)
-    build_index([photos], model, tmp_path / "index", "x")
-    index = opened(tmp_path / "index", model)
+def test_many_captions_find_what_each_finds(indexed, monkeypatch):
+    _, index, _ = indexed
     monkeypatch.setattr(opening, "ENCODED", 2)  # of three captions of different lengths
     results = index.search_all(CAPTIONS, 4, 6)
     assert len(results) == 3
@@ -221,12 +229,8 @@ def test_tokens_of_different_lengths_come_back(tmp_path):
         longest = int(mask[rows].sum(dim=1).max())
         assert torch.equal(found.pooled, pooled[rows])
         assert torch.equal(found.tokens.mask, mask[rows, :longest])
-        torch.testing.assert_close(
-            found.tokens.values,
-            values[rows, :longest],
-            rtol=0,
-            atol=float(values.abs().max()) / 250,
-        )
+        error = (found.tokens.values - values[rows, :longest]).abs()
+        assert float(error.max()) <= float(values.abs().max()) / 250
         assert not found.tokens.values[~found.tokens.mask].any()
     short = Encoded(["e"], vectors[:1], prepared[1:2].cut(2))
     write_part(tmp_path / "part-00001", {"a": 1}, [short])
@@ -301,7 +305,7 @@ def test_only_new_and_changed_images_are_encoded(dual, photos, tmp_path, encoded
         assert score == pytest.approx(wanted[path], abs=1e-4)
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 4])
 def test_an_index_of_many_parts_finds_the_same(joint, whole, tmp_path, monkeypatch, size):
     monkeypatch.setattr(build, "PART_ROWS", size)
     build_index([whole.parent], joint, tmp_path / "many", "x")
@@ -328,7 +332,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("calls", [0, 1, 2, 5, 9])
+@pytest.mark.parametrize("calls", [0, 5, 9])
 def test_a_killed_run_leaves_the_index_and_the_next_goes_on(
     joint, photos, tmp_path, monkeypatch, encoded, calls
 ):
@@ -433,14 +437,10 @@ def test_without_images_there_is_no_index_and_other_files_are_left_alone(dual, t
 @pytest.mark.parametrize(
     "name", ["tokens.bin", "scales.bin", "offsets.bin", "pooled.bin", "ids.json", "meta.json"]
 )
-@pytest.mark.parametrize("how", ["truncated", "changed", "missing"])
-def test_a_damaged_part_is_refused(joint, whole, copied, name, how):
+def test_a_damaged_part_is_refused(joint, whole, copied, name):
     path = copied / "part-00000" / name
     content = path.read_bytes()
-    path.unlink()
-    if how != "missing":
-        changed = bytes([content[0] ^ 1]) + content[1:]
-        path.write_bytes(content[:-9] if how == "truncated" else changed)
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
     with refused("expected an index of vlmtune in .*, part-00000 is damaged"):
         opened(copied, joint)
     with refused("expected an index of vlmtune in .*, part-00000 is damaged"):

@@ -1,5 +1,3 @@
-"""Shortlists: principal directions, growth, and damage."""
-
 import json
 
 import pytest
