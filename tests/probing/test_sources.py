@@ -1,11 +1,10 @@
-"""Images, labels and splits from folders, tables and tars."""
-
 import json
 
 import pytest
 
 from tests.data.test_shards import write_tar
 from tests.tiny import encoded, halves
+from vlmtune.benchmarks.table_files import write_parquet
 from vlmtune.errors import UserError
 from vlmtune.probing.sources import any_image, labelled_images
 
@@ -92,9 +91,8 @@ def test_a_column_is_the_label(tmp_path, classes, form):
         rows.append({"image": image, "kind": classes[i % 2], "split": split})
     table = tmp_path / f"rows.{form}"
     if form == "parquet":
-        parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
-        arrow = pytest.importorskip("pyarrow")
-        parquet.write_table(arrow.Table.from_pylist(rows), table)
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+        write_parquet(table, rows)
     else:
         table.write_text("\n".join(map(json.dumps, rows)))
     first, second = map(str, classes)
@@ -119,6 +117,13 @@ def test_a_member_of_a_tar_is_the_label(tmp_path, caplog):
     write_records(tmp_path / "0.tar", [{**records[0], "json": b'{"kind": '}, *records[1:]])
     assert len(labelled_images(tmp_path, "kind")) == 39
     assert f"1 damaged records of {tmp_path} are left out" in caplog.text
+    # ImageNet's form, without captions: an image and the number of its class.
+    bare = [{"png": record["png"], "cls": record["cls"]} for record in records]
+    write_records(tmp_path / "0.tar", bare)
+    assert {x.label for x in labelled_images(tmp_path, "cls")} == {"0", "1", "2"}
+    assert {x.label for x in labelled_images(tmp_path)} == {""}
+    with pytest.raises(UserError, match=r"expected 'nope' in .*"):
+        labelled_images(tmp_path, "nope")
 
 
 def write_records(path, records):
@@ -126,18 +131,6 @@ def write_records(path, records):
     for i, record in enumerate(records):
         members += [(f"{i:03}.{name}", data) for name, data in record.items()]
     write_tar(path, members)
-
-
-def test_records_without_captions_are_read(tmp_path):
-    """ImageNet's form: an image and the number of its class."""
-    records = [{"png": png("red", "blue", i), "cls": str(i % 2).encode()} for i in range(40)]
-    write_records(tmp_path / "0.tar", records)
-    images = labelled_images(tmp_path, "cls")
-    assert len(images) == 40
-    assert {x.label for x in images} == {"0", "1"}
-    assert {x.label for x in labelled_images(tmp_path)} == {""}
-    with pytest.raises(UserError, match=r"expected 'nope' in .*"):
-        labelled_images(tmp_path, "nope")
 
 
 def five_classes(folder):

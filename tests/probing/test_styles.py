@@ -1,5 +1,3 @@
-"""Graphs of the user transform images as the tasks' styles."""
-
 from pathlib import Path
 
 import numpy as np

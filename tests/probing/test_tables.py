@@ -1,5 +1,3 @@
-"""Tables of several embeddings, and what adaptation changed."""
-
 from dataclasses import replace
 
 import pytest
