@@ -1,51 +1,47 @@
-"""A cache that several processes share: its limit, its locks, and what a kill leaves."""
-
 import hashlib
 import os
 import signal
-import subprocess
-import sys
 import threading
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 import pytest
 
 from tests.faulty_server import FaultyServer
+from tests.forks import forked, status
 from vlmtune.errors import UserError
 from vlmtune.storage.files import sha256_of
 from vlmtune.storage.remote.cache import FileCache
-from vlmtune.storage.remote.download import DownloadError
+from vlmtune.storage.remote.download import DownloadError, Patience
+from vlmtune.storage.remote.folder import RemoteFolder
 
 A, B, C, D = (letter * 64 for letter in "abcd")
 
-# Opens a file of a server in another process; says "ready", and "read" with what it read.
-READER = """
-import sys
-from pathlib import Path
-from vlmtune.storage.remote.download import Patience
-from vlmtune.storage.remote.folder import RemoteFolder
-url, cache, name, size, sha256 = sys.argv[1:]
-folder = RemoteFolder(url, cache, patience=Patience(tries=3, timeout=60.0, wait=0.001))
-print("ready", flush=True)
-with folder.file(name, int(size), sha256).open() as file:
-    print("read", len(file.read()), flush=True)
-    sys.stdin.readline()
-"""
+
+def read_it(pipe: Connection, folder: RemoteFolder, name: str, size: int, sha256: str) -> None:
+    pipe.send("ready")
+    with folder.file(name, size, sha256).open() as file:
+        pipe.send(len(file.read()))
+        pipe.recv()
 
 
-def reader(server: FaultyServer, cache: Path, name: str, sha256: str) -> subprocess.Popen[str]:
+def reader(
+    server: FaultyServer, cache: Path, name: str, sha256: str
+) -> tuple[ForkProcess, Connection]:
+    """Opens a file in another process; its pipe gives the size, and takes what closes the file."""
+    folder = RemoteFolder(server.url, cache, patience=Patience(tries=3, timeout=60.0, wait=0.001))
     size = (server.folder / name).stat().st_size
-    command = [sys.executable, "-c", READER, server.url, str(cache), name, str(size), sha256]
-    made = subprocess.Popen(command, stdin=-1, stdout=-1, text=True)
-    assert made.stdout is not None
-    assert made.stdout.readline() == "ready\n"
-    return made
+    pipe, other = Pipe()
+    process = forked(read_it, other, folder, name, size, sha256, log=cache.with_name("log.txt"))
+    assert pipe.recv() == "ready"
+    return process, pipe
 
 
-def kill(process: subprocess.Popen[str]) -> None:
+def kill(process: ForkProcess) -> None:
     process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+    assert status(process) == -signal.SIGKILL
 
 
 def writes(content: bytes):
@@ -99,8 +95,10 @@ def test_files_in_use_stay_and_the_excess_is_warned_of_once(tmp_path, caplog):
 def test_room_is_what_files_in_use_and_downloads_that_go_on_leave(tmp_path):
     cache = FileCache(tmp_path, 20)
     put(cache, A)
+    (tmp_path / f".{C}.15.1.part").touch()  # of a killed download, which counts no more
     assert cache.has_room(20)
     assert not cache.has_room(21)
+    assert not list(tmp_path.glob(".*.part"))
     with cache.open(A, 10, must_not_run):
         assert cache.has_room(10)
         assert not cache.has_room(11)
@@ -108,12 +106,12 @@ def test_room_is_what_files_in_use_and_downloads_that_go_on_leave(tmp_path):
     def download(part: Path) -> None:
         assert FileCache(tmp_path, 20).has_room(10)
         assert not FileCache(tmp_path, 20).has_room(11)
-        assert names(cache) == set()
-        assert cache.open(A, 10, must_not_run, wait=False) is None
+        assert names(cache) == {"a"}
+        assert cache.open(B, 10, must_not_run, wait=False) is None
         part.write_bytes(b"y" * 10)
 
-    cache.open(A, 10, download).close()
-    assert names(cache) == {"a"}
+    cache.open(B, 10, download).close()
+    assert names(cache) == {"a", "b"}
 
 
 def test_other_files_of_the_folder_are_never_touched(tmp_path):
@@ -203,29 +201,16 @@ def test_a_killed_download_is_taken_over(server, tmp_path):
     (server.folder / "a.tar").write_bytes(b"x" * 10_000)
     sha256 = sha256_of(server.folder / "a.tar")
     server.faults["a.tar"] = ["stall"]
-    killed = reader(server, cache, "a.tar", sha256)
+    killed, _ = reader(server, cache, "a.tar", sha256)
     assert server.holding.wait(60)
-    waiting = reader(server, cache, "a.tar", sha256)
+    waiting, pipe = reader(server, cache, "a.tar", sha256)
     assert [path.stem.split(".")[1] for path in cache.glob(".*.part")] == [sha256]
     assert names(FileCache(cache, 1)) == set()
     kill(killed)
-    out, _ = waiting.communicate("\n", timeout=300)
-    assert out == "read 10000\n"
-    assert waiting.returncode == 0
+    assert pipe.recv() == 10_000
+    pipe.send("close")
+    assert status(waiting) == 0
     assert server.asked["a.tar"] == 2
-    assert not list(cache.glob(".*"))
-
-
-def test_what_a_killed_process_left_counts_no_more(server, tmp_path):
-    cache = tmp_path / "cache"
-    (server.folder / "a.tar").write_bytes(b"x" * 10_000)
-    server.faults["a.tar"] = ["stall"]
-    killed = reader(server, cache, "a.tar", sha256_of(server.folder / "a.tar"))
-    assert server.holding.wait(60)
-    small = FileCache(cache, 10_010)
-    assert not small.has_room(11)
-    kill(killed)
-    assert small.has_room(10_010)
     assert not list(cache.glob(".*"))
 
 
@@ -233,9 +218,8 @@ def test_a_file_that_another_process_reads_stays_until_that_is_killed(server, tm
     cache = tmp_path / "cache"
     (server.folder / "a.tar").write_bytes(b"x" * 10)
     sha256 = sha256_of(server.folder / "a.tar")
-    other = reader(server, cache, "a.tar", sha256)
-    assert other.stdout is not None
-    assert other.stdout.readline() == "read 10\n"
+    other, pipe = reader(server, cache, "a.tar", sha256)
+    assert pipe.recv() == 10
     small = FileCache(cache, 10)
     put(small, B)
     assert (cache / sha256).is_file()
@@ -251,6 +235,8 @@ def test_processes_that_want_one_file_download_it_once(server, tmp_path):
     readers = [reader(server, tmp_path / "cache", "a.tar", sha256) for _ in range(3)]
     assert server.holding.wait(60)
     server.released.set()
-    for one in readers:
-        assert one.communicate("\n", timeout=300)[0] == "read 10000\n"
+    for process, pipe in readers:
+        assert pipe.recv() == 10_000
+        pipe.send("close")
+        assert status(process) == 0
     assert server.asked["a.tar"] == 1

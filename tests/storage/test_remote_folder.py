@@ -1,5 +1,3 @@
-"""A remote folder: its files through the cache, its manifest, and what is downloaded ahead."""
-
 import json
 import pickle
 import signal
@@ -47,14 +45,6 @@ def read(files: Sequence[RemoteFile]) -> bytes:
         with one.open() as file:
             content += file.read()
     return content
-
-
-def test_files_are_read_through_the_cache(remote, server):
-    files = listed(remote, server)
-    for _ in range(2):
-        assert read(files) == b"a" * 1000 + b"b" * 1000 + b"c" * 1000
-    assert server.asked == {"a": 1, "b": 1, "c": 1}
-    assert str(files[0]) == f"{server.url}/a"
 
 
 def test_equal_files_of_two_folders_are_one(remote, server, tmp_path):

@@ -1,5 +1,3 @@
-"""Training on shards of a server on loopback."""
-
 from pathlib import Path
 
 import pytest
