@@ -115,7 +115,10 @@ def test_boxes_are_cropped_and_symmetric_relations_known(tmp_path):
         assert symmetric() == set(json.loads(REAL.read_text()))
 
 
-def test_a_file_of_the_other_task_is_refused(tmp_path):
+def test_a_file_of_the_other_task_and_a_box_without_area_are_refused(tmp_path):
     items = rows(3, [{"relation_name": "eating"}])
     with refused("'attributes'"):
         write(tmp_path, items, task="attribution").load()
+    items[1]["bbox_w"] = 0
+    with refused("no area"):
+        write(tmp_path, items).load()

@@ -40,6 +40,8 @@ def test_rows_with_images_in_either_folder(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        ("image_id,caption\n1,2\n", "no x"),
+        (f"{HEADER.removesuffix(',negs')}\n", "no negs"),
         (f"{HEADER}\n{ROW.replace('402.0', '0')}\n", "no area"),
         (f"{HEADER}\n{ROW.replace('[', '(')}\n", "list of captions"),
     ],

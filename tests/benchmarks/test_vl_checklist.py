@@ -1,8 +1,11 @@
+import shutil
+
 import pytest
 import torch
 
 from tests.benchmarks.json_files import touch
 from tests.benchmarks.models import by_text, check, drawn, mean, share
+from tests.refusals import refused
 from vlmtune.benchmarks.files import write_json
 from vlmtune.benchmarks.vl_checklist import VLCheckList
 
@@ -61,3 +64,10 @@ def test_a_choice_of_images(tmp_path):
     assert {image.path.parent.name for image in made.items.images} == {"swig", "vg"}
     result = made.run(lambda *_: torch.rand(len(made.items.pairs)))
     assert "accuracy/Object margin" not in result.metrics
+
+
+def test_an_aspect_without_files_is_one_line(tmp_path):
+    made = write(tmp_path)
+    shutil.rmtree(tmp_path / "data/Object")
+    with refused(r"expected a list of \[image, .*no file \*.json"):
+        made.load()

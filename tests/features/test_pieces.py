@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.features.test_store import FILES
 from tests.ranks import run_ranks
 from vlmtune.features import pieces
 from vlmtune.features.pieces import open_or_build_together
@@ -104,20 +105,7 @@ def test_a_damaged_store_of_pieces_is_built_again(tmp_path):
     assert encoded == IDS
 
 
-def truncate(folder):
-    os.truncate(folder / "values.bin", 7)
-
-
-def widen(folder):
-    text = (folder / "meta.json").read_text()
-    (folder / "meta.json").write_text(text.replace('"width": 3', '"width": 1'))
-
-
-def empty_ids(folder):
-    (folder / "ids.json").write_text("{}")
-
-
-@pytest.mark.parametrize("damage", [None, truncate, widen, empty_ids])
+@pytest.mark.parametrize("damage", [None, FILES["flipped"], FILES["broken meta"]])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_after_a_kill_only_missing_and_damaged_pieces_are_computed(tmp_path, damage):
     child = os.fork()
