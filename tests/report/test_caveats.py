@@ -102,9 +102,8 @@ def test_what_occurs_twice_is_listed(run_of):
     ]
     image = Repeat("image", 30, 99, twice.listed)
     result = caveats([made("x", image), made("y")])
-    assert [(one.text, one.examples[-1]) for one in result] == [
-        ("items with the same image twice: 30 of 99 (x)", "and 29 more")
-    ]
+    listed = [(one.text, one.examples[-1]) for one in result]
+    assert listed == [("items with the same image twice: 30 of 99 (x)", "and 29 more")]
     alone = made("x", image, text_only=True)
     assert texts(alone) == ["items with the same image twice: 30 of 99"]
 

@@ -21,11 +21,9 @@ NEW = (1.0,) * 10 + (0.0, 1.0, 1.0, 1.0)
 
 @pytest.fixture
 def against(make_run):
-    def made(old, new):
-        runs = [
-            replace(make_run(name), results=() if one is None else (one,))
-            for name, one in (("first", old), ("second", new))
-        ]
+    def made(*results):
+        old, new = (tuple(filter(None, [one])) for one in results)
+        runs = [replace(make_run("first"), results=old), replace(make_run("second"), results=new)]
         return compare_with_first(runs)
 
     return made
@@ -133,12 +131,13 @@ def test_a_rank_that_falls_is_better_and_a_benchmark_of_one_run_is_not_compared(
 
 def test_runs_of_a_measurement_are_drawn_in_pairs(against):
     """Of two runs of a probe one changes: items alone would be sure of it."""
+
+    def measured(runs):
+        mean = tuple(sum(x) / 2 for x in zip(*runs, strict=True))
+        return result(mean, runs=runs, kind="sensitivity")
+
     old, new = ((0.5,) * 60, (0.5,) * 60), ((0.6,) * 60, (0.5,) * 60)
-    means = [tuple(sum(x) / 2 for x in zip(*runs, strict=True)) for runs in (old, new)]
-    before, after = (
-        result(mean, runs=runs, kind="sensitivity")
-        for mean, runs in zip(means, (old, new), strict=True)
-    )
+    before, after = measured(old), measured(new)
     (comparison,) = against(before, after)
     rows = [torch.tensor(runs, dtype=torch.float64) for runs in (new, old)]
     assert comparison.paired == seeded_difference(*rows, paired=True)

@@ -45,15 +45,13 @@ def test_primary_numbers_with_the_best_bold_and_a_dash_for_a_missing_one(make_ru
     other = replace(run.results[0], convention="reference")
     text = to_latex([run, replace(run, name="b", results=(other,))])
     assert r"cola\_multi & accuracy $\uparrow$ & 210 & 25.0 \% & 40.0 \% & -- \\" in text
-    assert (
-        r"cola\_multi (reference) & accuracy $\uparrow$ & 210 & 25.0 \% & -- & 40.0 \% \\" in text
-    )
+    published = r"cola\_multi (reference) & accuracy $\uparrow$ & 210 & 25.0 \% & -- & 40.0 \% \\"
+    assert published in text
 
 
 def test_latex_prints_the_signs_of_a_name():
-    assert escaped("<a|b> ~^") == (
-        r"\textless{}a\textbar{}b\textgreater{} \textasciitilde{}\textasciicircum{}"
-    )
+    signs = r"\textless{}a\textbar{}b\textgreater{} \textasciitilde{}\textasciicircum{}"
+    assert escaped("<a|b> ~^") == signs
     assert escaped("\\{&%$#_}") == r"\textbackslash{}\{\&\%\$\#\_\}"
 
 
@@ -95,7 +93,6 @@ def test_mteb_reads_the_benchmarks_that_it_has(make_run, tmp_path, capsys):
     write_formats([replace(run, provenance=unknown)], None, None, tmp_path)
     assert (tmp_path / "results/me__clip/no_revision_available/Winoground.json").is_file()
     write_formats([make_run()], None, None, tmp_path / "none")
-    assert capsys.readouterr().err.endswith(
-        "none: not written, as no run with images has a benchmark of mteb\n"
-    )
+    said = "none: not written, as no run with images has a benchmark of mteb\n"
+    assert capsys.readouterr().err.endswith(said)
     assert not (tmp_path / "none").exists()

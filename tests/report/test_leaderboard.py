@@ -106,10 +106,8 @@ def test_a_page_without_numbers_says_why_and_names_keep_their_dots(board):
     models = [MeasuredModel(named, Cost(64, 1e3)), MeasuredModel(text, None)]
     lines = csv.DictReader(Board(models).csv().splitlines())
     columns = ("text_only", "my.reference_set accuracy", "one (reference) accuracy")
-    assert [[line[name] for name in columns] for line in lines] == [
-        ["false", "0.25", "0.5"],
-        ["true", "0.25", "0.5"],
-    ]
+    listed = [[line[name] for name in columns] for line in lines]
+    assert listed == [["false", "0.25", "0.5"], ["true", "0.25", "0.5"]]
     row = next(line for line in Board(models).markdown().splitlines() if "| clip |" in line)
     assert row.startswith("| clip | – | – | 0 | 64 | 1000 | ")
 
