@@ -22,7 +22,6 @@ def group(*names: str) -> Group:
 
 
 def pixels(group: Group) -> list[list[int]]:
-    assert group.images is not None
     return [pil_to_tensor(image).flatten().tolist() for image in group.images]
 
 

@@ -63,7 +63,6 @@ def test_pixels_are_stacked_in_order_and_shared_images_stay_separate():
     batch = collate(groups, lambda image: torch.full((3, 3, 2), float(image.getpixel((0, 0))[0])))
     assert batch.image_ids == ("i", "i")
     assert len(batch.texts) == 1
-    assert batch.pixels is not None
     assert batch.pixels[:, 0, 0, 0].tolist() == [5.0, 9.0]
     assert batch.pixels.shape == (2, 3, 3, 2)
 
@@ -93,12 +92,10 @@ def test_mined_texts_are_marked_where_they_are_false():
     batch = collate(groups)
     assert batch.text_ids == ("t", "s", "u", "v", "w")
     mined = batch.targets.mined_negatives
-    assert mined is not None
     assert mined.int().tolist() == [[0, 0, 0, 0, 1], [0, 0, 1, 0, 1], [1, 0, 0, 0, 0], [0] * 5]
     plain = collate([a, b, c]).targets
     for name in ("truth", "known", "same_group"):
         assert getattr(batch.targets, name).equal(getattr(plain, name))
     groups = [replace(one, mined_negatives=frozenset()) for one in (a, b, c)]
     none = collate(groups).targets.mined_negatives
-    assert none is not None
     assert not none.any()

@@ -14,24 +14,8 @@ from vlmtune.data.sample_order import (
     apportion,
     interleave,
     train_batches,
-    validation_batches,
     validation_ranges,
 )
-
-
-@pytest.mark.parametrize("total", [3, 4, 10, 53])
-@pytest.mark.parametrize("world", [1, 2, 3])
-@pytest.mark.parametrize("workers", [1, 3, 7])
-def test_evaluation_covers_the_epoch_in_order(total, world, workers):
-    seen = []
-    for rank in range(world):
-        readers = [Consumer(rank, world, worker, workers) for worker in range(workers)]
-        mine = [list(validation_ranges(total, 4, reader)) for reader in readers]
-        for batch in range(sum(map(len, mine))):
-            seen += mine[batch % workers][batch // workers]
-        assert all(1 <= len(batch) <= 4 for part in mine for batch in part)
-    assert seen == list(range(total))
-    assert len({len(validation_batches(total, 4, world, rank)) for rank in range(world)}) == 1
 
 
 def test_too_few_groups_are_an_error():

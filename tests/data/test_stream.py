@@ -8,7 +8,7 @@ import pytest
 from vlmtune.data.sample_order import Consumer
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
-from vlmtune.data.tar_records import RawRecord, read_records
+from vlmtune.data.tar_records import read_records
 from vlmtune.errors import UserError
 
 MakeSet = Callable[..., ShardSet]
@@ -49,21 +49,29 @@ def data(request: pytest.FixtureRequest, make_set: MakeSet) -> ShardSet:
     return make_set(*request.param)
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(("world", "workers"), [(1, 1), (1, 3), (2, 2), (3, 1), (3, 3)])
 def test_evaluation_sees_each_record_exactly_once(data, world, workers):
     stream = GroupStream((data,), 2, train=False, images=False)
     seen = []
+    assert len({stream.length(rank, world) for rank in range(world)}) == 1
     for rank in range(world):
         batches = [read(stream, 0, Consumer(rank, world, w, workers)) for w in range(workers)]
+        assert all(1 <= len(batch) <= 2 for part in batches for batch in part)
         count = sum(map(len, batches))
         assert count == stream.length(rank, world)
         seen += flat([batches[g % workers][g // workers] for g in range(count)])
     assert seen == [f"r{i}" for i in range(data.manifest.records)]
 
 
-@pytest.mark.parametrize("one", [(4, 2, 1), (2, 3, 1), (1, 2, 3)])
-@pytest.mark.parametrize("other", [(2, 3, 1), (4, 2, 1), (2, 1, 2)])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((4, 2, 1), (2, 3, 1)),
+        ((4, 2, 1), (2, 1, 2)),
+        ((2, 3, 1), (4, 2, 1)),
+        ((1, 2, 3), (2, 1, 2)),
+    ],
+)
 def test_an_epoch_goes_on_in_another_shape(data, one, other):
     """Ranks, workers and groups in a batch."""
     (world, workers, size), (then_world, then_workers, then_size) = one, other
@@ -101,7 +109,6 @@ def corrupt(data: ShardSet, number: int, encoded_png: Callable[..., bytes]) -> N
     """Spoils the image of record `number` (which has one), found by its place in the tar."""
     assert number % 3
     raw = list(read_records(data.files[0], number + 1))[number]
-    assert isinstance(raw, RawRecord)
     offset, _ = raw.spans["0.png"]
     content = bytearray(data.files[0].read_bytes())
     content[offset : offset + 8] = b"notapng!"

@@ -72,7 +72,6 @@ def test_records_are_images_with_their_captions(folder, encoded_png):
     index = record_index([ShardSet(str(folder))])
     group = read_group(index[5])
     assert group.texts == ("caption 5",)
-    assert group.images is not None
     assert group.images[0].getpixel((0, 0)) == (5, 10, 20)
     assert read_group(index[5], images=False).image_ids == group.image_ids
 

@@ -1,11 +1,9 @@
 import itertools
 
 import pytest
-import torch
 
-from tests.scored import naive_contrast, random_targets, random_values, same, scored
+from tests.scored import naive_contrast, random_targets, random_values, scored
 from vlmtune.objectives.clic import CLIC
-from vlmtune.types import Targets
 
 
 def naive(values, targets) -> tuple[float, float, float]:
@@ -33,14 +31,3 @@ def test_equals_the_loops(seed):
         named = dict(zip(("contrast", "negatives", "order"), factors, strict=True))
         want = sum(a * b for a, b in zip(factors, parts, strict=True))
         assert CLIC(**named)(scored(values), targets).item() == pytest.approx(want, abs=1e-10)
-
-
-def test_texts_of_other_groups_have_no_order():
-    values = random_values(1, (1, 4))
-    truth = torch.tensor([[True, True, True, False]])
-    own = torch.tensor([[True, True, False, True]])
-    vectors = scored(values).embedded.text
-    want = (vectors[0] - vectors[1]).square().sum()
-    order = CLIC(contrast=0.0, negatives=0.0)
-    torch.testing.assert_close(order(scored(values), Targets(truth, own, own)), want)
-    assert order(scored(values), same(truth)) != want

@@ -35,21 +35,6 @@ def test_a_matrix_alone_gets_advice():
     torch.testing.assert_close(InfoNCE()(Scores.full(matrix), diagonal), expected)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_with_one_true_caption_per_image_it_is_the_loss_of_clip(seed):
-    values = random_values(seed, (5, 5), scale=5.0)
-    order = torch.randperm(5, generator=torch.Generator().manual_seed(seed))
-    truth = torch.zeros(5, 5, dtype=torch.bool)
-    truth[range(5), order] = True
-    clip = (cross_entropy(values, order) + cross_entropy(values.T, order.argsort())) / 2
-    ours = values.clone().requires_grad_()
-    theirs = values.clone().requires_grad_()
-    torch.testing.assert_close(loss(ours, truth), clip)
-    loss(ours, truth).backward()
-    ((cross_entropy(theirs, order) + cross_entropy(theirs.T, order.argsort())) / 2).backward()
-    torch.testing.assert_close(ours.grad, theirs.grad)
-
-
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("shape", [(4, 7), (7, 4)])
 def test_several_true_captions_equal_the_double_loop(seed, shape):
@@ -76,7 +61,7 @@ def negclip(image, text, negative, scale):
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("negatives", [0, 1, 3])
+@pytest.mark.parametrize("negatives", [0, 1, 3])  # with none it is the loss of CLIP
 def test_info_nce_on_groups_with_negative_captions_is_negclip(seed, negatives):
     n, generator = 5, torch.Generator().manual_seed(seed)
 
