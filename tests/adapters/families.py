@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from tests.backbones.kinds import tiny_backbone
 from vlmtune.backbones.base import Backbone
-from vlmtune.types import FeatureSpec
+from vlmtune.types import Features, FeatureSpec
 
 FAMILIES = ["open_clip", "hf_clip", "siglip", "flava"]
 TEXTS = ["red cube", "a blue sphere left of the red cube", "dog"]
@@ -41,9 +41,15 @@ def pixels(count: int = 4) -> torch.Tensor:
     return torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(5))
 
 
+def features(adapter, model, texts=TEXTS) -> tuple[Features, Features]:
+    """What the adapter reads of four images and of the texts."""
+    image = model.encode_image(pixels(), adapter.image_input)
+    return image, model.encode_text(texts, adapter.text_input)
+
+
 def embedded(adapter, model, texts=TEXTS) -> tuple[torch.Tensor, torch.Tensor]:
-    image = adapter.embed_image(model.encode_image(pixels(), adapter.image_input))
-    return image, adapter.embed_text(model.encode_text(texts, adapter.text_input))
+    image, text = features(adapter, model, texts)
+    return adapter.embed_image(image), adapter.embed_text(text)
 
 
 def plain(model, texts=TEXTS) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,22 +1,9 @@
 import pytest
 import torch
 
-from tests.tiny import Widths
-from vlmtune.adapters import DualAdapter, JointAdapter, LinearProbe
+from vlmtune.adapters import JointAdapter, LinearProbe
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pooled, Tokens
-
-
-class Plain(DualAdapter):
-    def __init__(self):
-        super().__init__()
-        self.image_input = self.text_input = FeatureSpec("pooled")
-
-    def embed_image(self, image):
-        return image.values
-
-    def embed_text(self, text):
-        return text.values
 
 
 class Lengths(JointAdapter):
@@ -50,20 +37,6 @@ def numbered(count):
     return Tokens(values, mask=torch.ones(count, 2, dtype=torch.bool))
 
 
-def test_a_dual_score_is_a_scaled_cosine():
-    adapter = Plain()
-    adapter.attach(Widths(logit_scale=7.0))
-    image, text = torch.randn(3, 5), torch.randn(4, 5)
-    with torch.no_grad():
-        adapter.bias.fill_(0.5)
-    scores = adapter(Pooled(image), Pooled(text))
-    assert scores.computed.all()
-    for i in range(3):
-        for j in range(4):
-            cosine = image[i] @ text[j] / (image[i].norm() * text[j].norm())
-            assert scores.values[i, j].item() == pytest.approx(7 * cosine.item() + 0.5, abs=1e-5)
-
-
 def test_modalities_are_prepared_once_and_pairs_go_by_length_in_chunks():
     adapter = Lengths()
     adapter.chunk_size = lambda *given, **options: 4
@@ -88,7 +61,7 @@ def test_what_is_no_features_is_said_in_one_line(backbone):
 
 
 def test_a_backbone_without_the_layer_is_refused(backbone):
-    adapter = Plain()
+    adapter = LinearProbe()
     adapter.image_input = FeatureSpec("tokens", -9)
     said = "layer -9 for images, got OpenClip .*choose one of .*: choose .*HFCLIP.* or OpenClip"
     with pytest.raises(UserError, match=said):

@@ -68,7 +68,6 @@ def test_the_mean_of_its_tokens_is_trained_to_recover_the_frozen_words():
     adapter = moved(Compressed(MMAdapter(heads=2, hidden=2), 3, heads=2, hidden=2, contrast=True))
     image, text = features()
     contrast = adapter.contrast
-    assert contrast is not None
     cosines = []
     for i in range(len(image)):
         mean = adapter.compress(image[[i]]).values[0].mean(dim=0)

@@ -9,6 +9,7 @@ from tests.adapters.families import (
     attached,
     backbone,
     embedded,
+    features,
     fit,
     near,
     pixels,
@@ -75,8 +76,7 @@ def test_rates_of_layers_need_no_tower_that_stays_frozen():
 
 def test_tokens_of_clip_are_normed_and_projected():
     adapter, model = attached(FullFineTuning(tokens=True))
-    image = model.encode_image(pixels(), adapter.image_input)
-    text = model.encode_text(TEXTS, adapter.text_input)
+    image, text = features(adapter, model)
     patches, words = adapter.embed_patches(image), adapter.embed_words(text)
     network = model.model
     last = network.visual.transformer.resblocks[-1](
@@ -95,8 +95,7 @@ def test_tokens_of_clip_are_normed_and_projected():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_of_each_family_depend_on_nothing_else(family):
     adapter, model = attached(FullFineTuning(tokens=True), family)
-    image = model.encode_image(pixels(), adapter.image_input)
-    text = model.encode_text(TEXTS, adapter.text_input)
+    image, text = features(adapter, model)
     patches, words = adapter.embed_patches(image), adapter.embed_words(text)
     assert patches.values.shape == (4, model.image_tokens, model.embed_dim)
     assert words.mask.equal(text.mask)

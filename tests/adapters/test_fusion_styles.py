@@ -14,7 +14,7 @@ from vlmtune.adapters.fusion_styles.mdetr import Mdetr
 from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
-DEPTHS = (None, 1, 2, 3)
+DEPTHS = (None, 1, 2)
 # On CLIP ViT-B/32 with 4 heads and 2,048 hidden units: weights of the fusion, and Table 5 of Cola.
 COUNTS = {
     "Mdetr": (7_752_704, "7.8"),

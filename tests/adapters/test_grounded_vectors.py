@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
-from tests.adapters.families import TEXTS, attached, embedded, pixels
+from tests.adapters.families import attached, embedded, features
 from vlmtune.adapters import GroundedVectors, GroundedWords
 
 
@@ -17,8 +17,7 @@ def words():
 
 
 def recalled(adapter, model):
-    image = model.encode_image(pixels(), adapter.image_input)
-    text = model.encode_text(TEXTS, adapter.text_input)
+    image, text = features(adapter, model)
     of_image = adapter.recall_image(adapter.prepare_image(image))
     return of_image, adapter.recall_text(adapter.prepare_text(text))
 
@@ -31,9 +30,8 @@ def test_cosines_have_the_order_of_the_scores_of_recall_vectors():
     # The frozen part comes first, and has the weight 1 there.
     image[:, : model.embed_dim] *= 2
     expected = image @ text.T
-    features = (model.encode_image(pixels(), vectors.image_input),)
-    features += (model.encode_text(TEXTS, vectors.text_input),)
-    torch.testing.assert_close(vectors(*features).values, expected, rtol=1e-4, atol=1e-4)
+    scores = vectors(*features(vectors, model)).values
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
     images, texts = embedded(vectors, model)
     torch.testing.assert_close(images.norm(dim=1), torch.ones(len(images)))
     torch.testing.assert_close(texts.norm(dim=1), torch.ones(len(texts)))
@@ -63,8 +61,7 @@ def test_a_longer_vector_is_shortened():
 def test_directions_keep_the_scores_of_the_images_that_they_span():
     trained, model = words()
     whole = GroundedVectors.of(trained, model, 2.0).eval()
-    image = model.encode_image(pixels(), whole.image_input)
-    text = model.encode_text(TEXTS, whole.text_input)
+    image, text = features(whole, model)
     # Four images differ in three directions.
     short = GroundedVectors.of(trained, model, 2.0, directions=3).eval()
     short.fit_directions(whole.embed_image(image))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity, layer_norm
 
-from tests.adapters.families import TEXTS, attached, pixels, plain
+from tests.adapters.families import attached, features, plain
 from vlmtune.adapters.late_interaction import LateInteraction
 from vlmtune.types import PooledTokens, Tokens
 
@@ -18,8 +18,7 @@ def made(family="open_clip", trained=True, **options):
         with torch.no_grad():
             for parameter in adapter.parameters():
                 parameter.add_(0.3 * torch.randn_like(parameter))
-    image = model.encode_image(pixels(), adapter.image_input)
-    return adapter, model, image, model.encode_text(TEXTS, adapter.text_input)
+    return adapter, model, *features(adapter, model)
 
 
 def token(x, norm, projection, layer):

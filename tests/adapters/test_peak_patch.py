@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity, gelu, layer_norm
 
-from tests.adapters.families import TEXTS, attached, backbone, pixels, plain
+from tests.adapters.families import TEXTS, attached, backbone, features, plain
 from vlmtune.adapters.peak_patch import PeakPatch
 from vlmtune.types import FeatureSpec
 
@@ -14,8 +14,7 @@ LENGTHS = [4, 10, 3]  # tokens of each caption, start and end included
 
 
 def scores(adapter, model):
-    image = model.encode_image(pixels(), adapter.image_input)
-    return adapter(image, model.encode_text(TEXTS, adapter.text_input)).values
+    return adapter(*features(adapter, model)).values
 
 
 def pooled(model, caption, length, layer):
@@ -77,8 +76,7 @@ def test_recall_is_the_frozen_score_and_off_by_the_bound_at_most():
     for parameter in adapter.parameters():
         parameter.add_(torch.randn_like(parameter) * parameter.requires_grad)
     images, texts = plain(model)
-    image = model.encode_image(pixels(), adapter.image_input)
-    text = model.encode_text(TEXTS, adapter.text_input)
+    image, text = features(adapter, model)
     recalled = adapter.recall_image(adapter.prepare_image(image))
     recalled = recalled @ adapter.recall_text(adapter.prepare_text(text)).T
     cosines = cosine_similarity(images[:, None], texts[None], dim=2)

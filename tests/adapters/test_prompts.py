@@ -16,8 +16,11 @@ from tests.adapters.families import (
     trained,
 )
 from vlmtune.adapters import ContextPrompts, DeepPrompts, WordPrompts
-from vlmtune.adapters.prompting import cut, insert, word_embeddings
+from vlmtune.adapters.prompting import word_embeddings
 from vlmtune.types import FeatureSpec, Tokens
+
+# The last words of the long one make room for prompts, as for words in the tokenizer.
+CAPTIONS = [*TEXTS, "a red cube left of the blue sphere right of the green metal dog"]
 
 # -- context prompts --------------------------------------------------------------------------
 
@@ -26,9 +29,9 @@ from vlmtune.types import FeatureSpec, Tokens
 def test_it_starts_as_the_words_it_is_given(family):
     adapter, model = attached(ContextPrompts(init="a red"), family)
     assert adapter.context.shape == (2, 16)
-    image, text = embedded(adapter, model)
+    image, text = embedded(adapter, model, CAPTIONS)
     assert image.equal(plain(model)[0])
-    near(text, plain(model, [f"a red {caption}" for caption in TEXTS])[1])
+    near(text, plain(model, [f"a red {caption}" for caption in CAPTIONS])[1])
 
 
 def test_only_the_context_moves_and_starts_small():
@@ -164,32 +167,3 @@ def test_coupled_images_follow_the_texts():
     with torch.no_grad():
         adapter.text[2] += 1.0
     assert not torch.allclose(embedded(adapter, model)[0], before, atol=1e-3)
-
-
-LONG = "a red cube left of the blue sphere right of the green metal dog"
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_words_in_front_are_words_in_the_text(family):
-    model = backbone(family)
-    tower, special = model.text_tower, model.text_special
-    prompts = word_embeddings(tower, "a red", special)
-    assert prompts.shape == (2, 16)
-    texts = ["dog", "cube left of the sphere", LONG]
-    got = insert(tower.words(texts), prompts.expand(3, -1, -1), tower, special)
-    want = tower.words([f"a red {text}" for text in texts])
-    # Prompts push the last words of a long text out, as the tokenizer would.
-    assert got.mask.equal(want.mask)
-    assert torch.equal(got.values[got.mask], want.values[want.mask])
-
-
-def test_cut_keeps_what_trails():
-    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-    words = Tokens(torch.arange(10.0).view(2, 5, 1), mask=mask, ids=torch.arange(10).view(2, 5))
-    short = cut(words, 4, 2)
-    assert short.ids[0].tolist() == [0, 1, 3, 4]
-    assert short.ids[1, :3].tolist() == [5, 6, 7]
-    assert short.mask.sum(dim=1).tolist() == [4, 3]
-    assert short.values[0].flatten().tolist() == [0, 1, 3, 4]
-    assert cut(words, 5, 2).ids.equal(words.ids)
-    assert cut(Tokens(words.values, mask=mask), 4, 2).ids is None
