@@ -51,7 +51,7 @@ def test_each_batch_has_the_groups_of_its_positions():
     assert keys(second) == [("a0-3", "a0-4", "a0-5"), ("a0-9", "a0-10", "a0-11")]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 3])
 def test_the_number_of_workers_changes_no_batch(workers):
     stream = GroupStream((Shades(20), Shades(10, "b", weight=2.0)), 5, seed=3)
     alone = keys(loader(stream, 0, (1, 0)))
