@@ -1,5 +1,7 @@
 """Tiny training runs that several tests share."""
 
+import copy
+import functools
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -61,6 +63,12 @@ class Watch(Callback):
         self.losses.append(float(outputs["loss"]))
 
 
+@functools.cache
+def read_once(model: str) -> OpenClip:
+    """The backbone of a folder; what is changed or trained is a copy of it."""
+    return OpenClip(model)
+
+
 def module(
     model: Path,
     adapter: Adapter | None = None,
@@ -69,7 +77,8 @@ def module(
 ) -> AdaptationModule:
     """An MM-Adapter with dropout under PairBCE, unless said otherwise."""
     adapter = adapter or MMAdapter(heads=2, hidden=2, dropout=0.1)
-    return AdaptationModule(OpenClip(str(model)), adapter, objectives or [PairBCE()], **options)
+    backbone = copy.deepcopy(read_once(str(model)))
+    return AdaptationModule(backbone, adapter, objectives or [PairBCE()], **options)
 
 
 class Clock(Callback):
