@@ -8,12 +8,21 @@ from PIL import Image
 
 from data_builders.shard_builder import Record, ShardBuilder
 from tests.tiny import encoded
+from vlmtune.data.record_index import record_index
 from vlmtune.data.shards import ShardSet
 from vlmtune.types import Group
 
 
 def png(shade: int, size: tuple[int, int] = (8, 8)) -> bytes:
     return encoded(Image.new("RGB", size, (shade % 256, 10, 20)))
+
+
+def spoil(data: ShardSet, key: str) -> None:
+    """Overwrites the first image of a record, all sizes kept."""
+    place = next(place for place in record_index([data]) if place.key == key)
+    offset, size = place.spans["0.png"]
+    content = place.shard.read_bytes()
+    place.shard.write_bytes(content[:offset] + bytes(size) + content[offset + size :])
 
 
 class Numbered(ShardBuilder):

@@ -11,6 +11,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 from data_builders.shard_builder import Record, ShardBuilder
 from tests.backbones.hf_models import write_vilt
+from tests.data.conftest import spoil
 from tests.data.test_datamodule import fit, preprocess
 from tests.refusals import refused
 from tests.runs import QUIET
@@ -234,10 +235,7 @@ def test_unusable_neighbours_are_passed_over_and_reported(shards, cache, damage_
     mined.prepare([shards])  # record 4 is no longer indexed
     assert [place.key for place in mined._index] == [f"r{i}" for i in range(COUNT) if i != 4]
     good = read_group(next(place for place in mined._index if place.key == "r3"))
-    place = next(place for place in mined._index if place.key == "r2")
-    file, (offset, size) = place.shard, place.spans["0.png"]
-    content = file.read_bytes()
-    file.write_bytes(content[:offset] + bytes(size) + content[offset + size :])
+    spoil(shards, "r2")
     damaged = []
     for epoch in range(9):
         groups, lines = mined.extend([good], 0, epoch)

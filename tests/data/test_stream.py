@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.data.conftest import spoil
 from vlmtune.data.sample_order import Consumer
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
-from vlmtune.data.tar_records import read_records
 from vlmtune.errors import UserError
 
 MakeSet = Callable[..., ShardSet]
@@ -105,21 +105,11 @@ def test_weights_are_respected_exactly(make_set):
     assert "b" in kinds[25:]
 
 
-def corrupt(data: ShardSet, number: int, encoded_png: Callable[..., bytes]) -> None:
-    """Spoils the image of record `number` (which has one), found by its place in the tar."""
-    assert number % 3
-    raw = list(read_records(data.files[0], number + 1))[number]
-    offset, _ = raw.spans["0.png"]
-    content = bytearray(data.files[0].read_bytes())
-    content[offset : offset + 8] = b"notapng!"
-    data.files[0].write_bytes(bytes(content))
-
-
-def test_a_damaged_image_is_replaced_and_reported(make_set, encoded_png):
+def test_a_damaged_image_is_replaced_and_reported(make_set):
     data = make_set(20)
     sound = GroupStream((data,), 2, window=5)
     before = flat(read(sound))
-    corrupt(data, 4, encoded_png)
+    spoil(data, "r4")
     batches = list(sound.batches())
     place = before.index("r4")
     want = [*before[:place], before[place - 1], *before[place + 1 :]]
@@ -136,19 +126,19 @@ def test_a_damaged_image_is_replaced_and_reported(make_set, encoded_png):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_damage_at_the_start_goes_round(seed, make_set, encoded_png):
+def test_damage_at_the_start_goes_round(seed, make_set):
     data = make_set(3)
     before = flat(read(GroupStream((data,), 1, seed=seed, window=0)))
-    corrupt(data, 1, encoded_png)
+    spoil(data, "r1")
     place = before.index("r1")
     before[place] = before[place - 1]  # the last one for the first
     assert flat(read(GroupStream((data,), 1, seed=seed, window=0))) == before
 
 
-def test_evaluation_leaves_damage_out_and_reports_it(make_set, encoded_png):
+def test_evaluation_leaves_damage_out_and_reports_it(make_set):
     for number, name in ((1, "x"), (8, "y")):
         data = make_set(9, prefix=name)
-        corrupt(data, number, encoded_png)
+        spoil(data, f"{name}{number}")
         batches = list(GroupStream((data,), 4, train=False).batches())
         keys = [group.key for groups, _ in batches for group in groups]
         assert keys == [f"{name}{i}" for i in range(9) if i != number]

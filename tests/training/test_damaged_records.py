@@ -3,11 +3,11 @@
 import contextlib
 import io
 import shutil
-import tarfile
 
 import pytest
 from pytorch_lightning.callbacks import Callback
 
+from tests.data.conftest import spoil
 from tests.ranks import run_ranks
 from tests.runs import QUIET, module, quiet_trainer, same_weights, weights
 from vlmtune.adapters.linear_probe import LinearProbe
@@ -38,28 +38,14 @@ def keys_of(data, rank):
     return [[g.key for g in groups] for groups, _ in stream.batches(0, Consumer(rank, 2))]
 
 
-def image_of(key, shard):
-    """The shard and the image of a record in it, or None."""
-    with tarfile.open(shard) as tar:
-        named = [member for member in tar.getmembers() if member.name.startswith(f"{key}.")]
-    return next(((shard, one) for one in named if not one.name.endswith(".json")), None)
-
-
-def corrupted(shards, folder):
-    """Shards with one corrupt image, in the second record of rank 1's second batch; its key."""
-    shutil.copytree(shards, folder)
-    data = ShardSet(str(folder))
-    key = keys_of(data, 1)[1][1]
-    shard, member = next(filter(None, (image_of(key, path) for path in data.files)))
-    with shard.open("r+b") as file:
-        file.seek(member.offset_data)
-        file.write(b"\0" * member.size)
-    return data, key
-
-
 @pytest.fixture
 def corrupt(shards, tmp_path):
-    return corrupted(shards, tmp_path / "shards")
+    """Shards with a corrupt image in the second record of rank 1's second batch, and its key."""
+    shutil.copytree(shards, tmp_path / "shards")
+    data = ShardSet(str(tmp_path / "shards"))
+    key = keys_of(data, 1)[1][1]
+    spoil(data, key)
+    return data, key
 
 
 def train(rank, data, model_folder, folder, workers, max_damaged):
