@@ -11,21 +11,19 @@ from vlmtune.types import Embedded, Scores, Targets, Tokens
 SCALE = 3.0
 
 
-def tokens(generator, count, length, width, whole):
+def tokens(generator, count, length, width):
+    """Tokens of any number, with others than zeros behind them."""
     x = torch.randn(count, length, width, generator=generator, dtype=torch.float64)
-    mask = torch.ones(count, length, dtype=torch.bool)
-    if not whole:
-        lengths = torch.randint(1, length + 1, (count, 1), generator=generator)
-        mask = torch.arange(length) < lengths
-    return Tokens((x * mask[:, :, None]).requires_grad_(), mask=mask)
+    lengths = torch.randint(1, length + 1, (count, 1), generator=generator)
+    return Tokens(x.requires_grad_(), mask=torch.arange(length) < lengths)
 
 
 def scores(seed, shape=(5, 9), computed=None):
     generator = torch.Generator().manual_seed(seed)
     both = (torch.randn(n, 4, generator=generator, dtype=torch.float64) for n in shape)
     image, text = (normalize(x, dim=1) for x in both)
-    patches = tokens(generator, shape[0], 6, 4, True)
-    words = tokens(generator, shape[1], 5, 4, False)
+    patches = tokens(generator, shape[0], 6, 4)
+    words = tokens(generator, shape[1], 5, 4)
     values = (SCALE * image @ text.T).requires_grad_()
     scale = torch.tensor(SCALE, dtype=torch.float64)
     computed = torch.ones(shape, dtype=torch.bool) if computed is None else computed
@@ -69,9 +67,9 @@ def naive(score, computed, targets, focus, smoothing):
 
 
 def local_of(given):
-    whole = given.embedded
+    patches, words = given.embedded.image_tokens, given.embedded.text_tokens
     return lambda i, j: naive_local(
-        whole.image_tokens.values[i], whole.text_tokens.values[j][whole.text_tokens.mask[j]]
+        patches.values[i][patches.mask[i]], words.values[j][words.mask[j]]
     )
 
 
@@ -89,24 +87,6 @@ def test_global_and_local_equal_the_loops(seed, focus, smoothing):
     whole = given.embedded
     for leaf in (given.values, whole.image_tokens.values, whole.text_tokens.values):
         assert leaf.grad is None or leaf.grad.isfinite().all()
-
-
-def test_padding_of_words_and_patches_does_not_matter():
-    given, everything = scores(4), torch.ones(5, 9, dtype=torch.bool)
-    whole = given.embedded
-
-    def padded(features):
-        x, mask = features.values.detach(), features.mask
-        garbage = 10 * torch.ones(len(x), 2, x.shape[2], dtype=x.dtype)
-        return Tokens(
-            torch.cat([torch.where(mask[:, :, None], x, 7.0), garbage], dim=1),
-            mask=torch.cat([mask, torch.zeros(len(x), 2, dtype=torch.bool)], dim=1),
-        )
-
-    tokens = padded(whole.image_tokens), padded(whole.text_tokens)
-    more = Embedded(whole.image, whole.text, whole.scale, *tokens)
-    got = local_scores(Scores(given.values, everything, more), everything)
-    torch.testing.assert_close(got, local_scores(given, everything))
 
 
 @pytest.mark.parametrize("patches", [1, 6])
