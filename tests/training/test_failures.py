@@ -90,7 +90,8 @@ def short(monkeypatch):
 
 
 @pytest.mark.parametrize("at_fault", [0, 1])
-def test_a_killed_rank_stops_the_other(at_fault, short):
+def test_a_killed_rank_stops_the_other(at_fault, monkeypatch):
+    monkeypatch.setattr("vlmtune.training.failures.PATIENCE", 1.0)
     line = ranks(at_fault, "killed")
     named = "no answer of rank 1, which hangs or was killed"
     assert ("rank 0 ended without an error" if at_fault == 0 else named) in line

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pytorch_lightning.callbacks import Callback, EarlyStopping, LambdaCallback, ModelCheckpoint
+from pytorch_lightning.callbacks import Callback, LambdaCallback, ModelCheckpoint
 
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module, quiet_trainer, same_weights, weights
@@ -15,6 +15,7 @@ from vlmtune.objectives import InfoNCE, Objective, PairBCE
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.pairs.mixed_pairs import MixedPairs
 from vlmtune.training.finite import finite_gradients
+from vlmtune.training.optimization import warmup_cosine
 
 pytestmark = QUIET
 
@@ -62,13 +63,10 @@ def test_the_total_is_the_weighted_sum(model_folder, shards, tmp_path):
     assert logged["val/loss"].isfinite()
 
 
-def test_a_run_depends_on_its_seed_and_on_dropout(model_folder, shards, tmp_path):
+def test_a_run_depends_on_its_seed(model_folder, shards, tmp_path):
     made = (module(model_folder, seed=seed) for seed in (1, 1, 2))
     runs = [fit(one, shards, tmp_path, steps=2)[1].losses for one in made]
     assert runs[0] == runs[1] != runs[2]
-    adapters = (MMAdapter(heads=2, hidden=2, dropout=p) for p in (0.0, 0.1))
-    one, other = (fit(module(model_folder, a), shards, tmp_path, 1)[1] for a in adapters)
-    assert one.losses != other.losses
 
 
 def test_each_batch_of_each_rank_draws_anew(model_folder):
@@ -90,10 +88,9 @@ def test_each_batch_of_each_rank_draws_anew(model_folder):
         (1.0, 0.0, [1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1]),
     ],
 )
-def test_the_learning_rate_rises_and_falls(model_folder, shards, tmp_path, warmup, final, want):
-    made = probe(model_folder, warmup=warmup, final_lr=final)
-    _, watch = fit(made, shards, tmp_path)
-    assert watch.rates == pytest.approx([1e-3 * factor for factor in want])
+def test_the_learning_rate_rises_and_falls(warmup, final, want):
+    factor = warmup_cosine(6, warmup, final)
+    assert [factor(step) for step in range(6)] == pytest.approx(want)
 
 
 def test_a_fit_drops_out_updates_and_nothing_of_the_backbone(model_folder, shards, tmp_path):
@@ -119,14 +116,17 @@ def test_a_resumed_run_takes_the_options_of_the_config(model_folder, shards, tmp
     path = tmp_path / "stepstep=3.ckpt"
     _, same = fit(probe(model_folder, optimizer=adamw(0.01, 0.1)), shards, tmp_path, resume=path)
     assert "resumed with" not in capsys.readouterr().out
-    made = probe(model_folder, optimizer=adamw(0.001, 0.2))
+    made = probe(model_folder, optimizer=adamw(0.001, 0.2), warmup=0.5, final_lr=0.2)
     trainer, lower = fit(made, shards, tmp_path, resume=path)
     assert "resumed with another lr, weight_decay of the optimizer" in capsys.readouterr().out
-    assert lower.rates == pytest.approx([rate / 10 for rate in same.rates])
+    assert same.rates == pytest.approx(
+        [0.01 * (1 + math.cos(math.pi * i / 5)) / 2 for i in (2, 3, 4)]
+    )
+    assert lower.rates == pytest.approx([0.001, 0.0008, 0.0004])
     assert {group["weight_decay"] for group in trainer.optimizers[0].param_groups} == {0.0, 0.2}
 
 
-@pytest.mark.parametrize(("every", "by_epoch"), [(2, None), (3, None), (3, 1)])
+@pytest.mark.parametrize(("every", "by_epoch"), [(2, None), (3, 1)])
 def test_what_was_due_is_run_after_a_resume(model_folder, shards, tmp_path, every, by_epoch):
     """A run of six steps is killed behind each checkpoint; an epoch has three steps."""
 
@@ -165,33 +165,6 @@ def test_what_was_due_is_run_after_a_resume(model_folder, shards, tmp_path, ever
     options = {**options, "callbacks": (resumed, watched), "enable_checkpointing": True}
     fit(probe(model_folder), shards, tmp_path, resume=path, **options)
     assert resumed.seen == whole.seen
-
-
-def test_a_run_resumed_behind_its_last_validation_knows_the_numbers(model_folder, shards, tmp_path):
-    """An epoch has three steps; the second one is cut, and EarlyStopping asks at its end."""
-    outcomes = []
-    for resume in (None, tmp_path / "stepstep=4.ckpt"):
-        stopping = EarlyStopping("val/loss", patience=9)
-        made = probe(model_folder)
-        options = {"callbacks": (stopping,), "val": True, "save": True}
-        fit(made, shards, tmp_path, steps=5, resume=resume, **options)
-        outcomes.append((stopping.wait_count, float(stopping.best_score)))
-    assert outcomes[0] == outcomes[1]
-
-
-def test_a_checkpoint_holds_what_is_trained_and_nothing_else(model_folder, shards, tmp_path):
-    made = transformer(model_folder)
-    trainer, _ = fit(made, shards, tmp_path, steps=1)
-    path = tmp_path / "one.ckpt"
-    trainer.save_checkpoint(path)
-    checkpoint = torch.load(path, weights_only=True)
-    names = {f"adapter.{name}" for name, _ in made.adapter.named_parameters()}
-    assert checkpoint["state_dict"].keys() == names
-    values = sum(p.numel() for p in made.adapter.parameters())
-    assert path.stat().st_size < 3 * 4 * values + 60_000  # weights, and two moments of Adam
-    assert checkpoint["vlmtune"]["adapter"] == made.adapter.spec()
-    assert checkpoint["vlmtune"]["backbone"] == made.backbone.spec()
-    assert checkpoint["vlmtune"]["fingerprint"] == made.backbone.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -413,7 +386,7 @@ class Spoils(LinearProbe):
         return rows * factors
 
 
-@pytest.mark.parametrize(("side", "row"), [("image", 5), ("image", 0), ("text", 6), ("text", 1)])
+@pytest.mark.parametrize(("side", "row"), [("image", 5), ("text", 6), ("text", 1)])
 def test_scores_that_are_no_numbers_name_their_record(model_folder, shards, tmp_path, side, row):
     made, keys = module(model_folder, Spoils(**{side: row}), [InfoNCE(), PairBCE()]), Batch()
     said = stopped(made, shards, tmp_path, callbacks=(keys,))
@@ -436,10 +409,6 @@ class Remembers(Objective):
         self.steps.add_(1)
         return scores.values.square().mean() * self.steps
 
-    def diagnose(self, scores, targets):
-        numbers = {"pairs": scores.computed.sum(), "true": targets.truth.sum(), "steps": self.steps}
-        return {name: float(number) for name, number in numbers.items()}
-
 
 def test_what_an_objective_remembers_is_resumed(model_folder, shards, tmp_path):
     def made():
@@ -449,15 +418,6 @@ def test_what_an_objective_remembers_is_resumed(model_folder, shards, tmp_path):
     _, first = fit(made(), shards, tmp_path, save=True, die_at=3)
     _, second = fit(made(), shards, tmp_path, resume=tmp_path / "stepstep=3.ckpt")
     assert first.losses + second.losses == uninterrupted.losses
-
-
-def test_what_an_objective_says_beside_its_loss_is_logged(model_folder, shards, tmp_path):
-    made = module(model_folder, LinearProbe(), [Remembers()])
-    trainer, _ = fit(made, shards, tmp_path, steps=2, log_every_n_steps=2)
-    logged = trainer.callback_metrics
-    assert (logged["train/Remembers/pairs"], logged["train/Remembers/true"]) == (64, 8)
-    # At the step whose losses are logged, the second one.
-    assert logged["train/Remembers/steps"] == 2
 
 
 class Needy(InfoNCE):

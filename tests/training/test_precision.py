@@ -79,14 +79,8 @@ TRAINED = [marked(path) for path in CONFIGS if path.stem not in ("zero_shot", *F
 def test_it_trains_in_bf16(path, model_folder, shards, tmp_path):
     losses = []
     for precision in ("32-true", "bf16-mixed"):
-        adapter = made(path)
-        _, watch = fit(
-            module(model_folder, adapter, [InfoNCE()]),
-            shards,
-            tmp_path,
-            steps=2,
-            precision=precision,
-        )
+        trained = module(model_folder, made(path), [InfoNCE()])
+        _, watch = fit(trained, shards, tmp_path, steps=2, precision=precision)
         losses.append(watch.losses)
     assert torch.tensor(losses).isfinite().all()
     assert losses[1] == pytest.approx(losses[0], rel=0.1)

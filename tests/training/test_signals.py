@@ -45,25 +45,26 @@ def handlers():
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
-@pytest.mark.parametrize("number", CODES)
 @pytest.mark.parametrize("accumulated", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_stopped_run_resumes_to_the_same_end(
-    model_folder, shards, tmp_path, handlers, number, accumulated
+    model_folder, shards, tmp_path, handlers, accumulated
 ):
     options = {"accumulate_grad_batches": accumulated, "steps": 6 // accumulated}
     whole = module(model_folder)
     fit(whole, shards, tmp_path / "whole", **options)
-    with pytest.raises(Stopped) as stopped:
-        fit(module(model_folder), shards, tmp_path, callbacks=(Send(number, at=3),), **options)
     # Without accumulation batch 3 is that of step 4; an epoch has three batches, so with pairs of
     # batches the steps end after batches 1, 2 and 4.
     step = {1: 4, 2: 3}[accumulated]
-    path = tmp_path / "last-on-signal.ckpt"
-    assert (stopped.value.code, stopped.value.path) == (CODES[number], path)
-    assert torch.load(path, weights_only=True)["global_step"] == stopped.value.step == step
-    again = module(model_folder)
-    fit(again, shards, tmp_path / "again", resume=path, **options)
-    assert same_weights(weights(again), weights(whole))
+    for number, code in CODES.items():
+        folder, send = tmp_path / number.name, Send(number, at=3)
+        with pytest.raises(Stopped) as stopped:
+            fit(module(model_folder), shards, folder, callbacks=(send,), **options)
+        path = folder / "last-on-signal.ckpt"
+        assert (stopped.value.code, stopped.value.path) == (code, path)
+        assert torch.load(path, weights_only=True)["global_step"] == stopped.value.step == step
+        again = module(model_folder)
+        fit(again, shards, folder / "again", resume=path, **options)
+        assert same_weights(weights(again), weights(whole))
 
 
 def test_the_checkpoint_of_sigusr1_is_written_while_the_run_goes_on(
