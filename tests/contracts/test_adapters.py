@@ -280,9 +280,8 @@ def test_the_spec_makes_it_again(make):
     assert instantiate(spec, Adapter).spec() == spec
 
 
-def test_evaluation_has_no_chance_in_it(make):
-    made = make()
-    assert made.values().equal(made.values())
+def test_evaluation_has_no_chance_in_it(whole):
+    assert whole.values().equal(whole.whole)
 
 
 def test_the_order_of_a_batch_does_not_matter(whole):

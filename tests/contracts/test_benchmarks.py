@@ -43,6 +43,13 @@ def benchmark(request, tmp_path_factory) -> Benchmark:
     return made
 
 
+@pytest.fixture
+def no_intervals(monkeypatch):
+    """Intervals take most of the time; for tests of other numbers."""
+    some = cluster_variance.Variance(0.0, 1.0, 2)
+    monkeypatch.setattr(cluster_variance, "_one_way", lambda *parts: some)
+
+
 def run(benchmark: Benchmark, values: torch.Tensor) -> Result:
     return benchmark.run(lambda images, texts, pairs=None: values.clone())
 
@@ -92,8 +99,9 @@ def test_names_that_an_option_lists_are_known_and_given_once(config):
                 instantiate(spec, Benchmark)
 
 
-def test_states_what_it_is(benchmark):
+def test_states_what_it_is_and_an_oracle_reaches_one(benchmark):
     result = run(benchmark, benchmark.items.truth.double())
+    assert primary(result) == 1.0
     assert result.benchmark == benchmark.name
     assert result.version
     assert result.citation
@@ -141,11 +149,7 @@ def test_it_asks_once_for_what_it_says(benchmark):
     assert pairs is None if items.pairs is None else pairs.equal(items.pairs)
 
 
-def test_oracle_reaches_one(benchmark):
-    assert primary(run(benchmark, benchmark.items.truth.double())) == 1.0
-
-
-def test_inverse_reaches_zero(benchmark):
+def test_inverse_reaches_zero(benchmark, no_intervals):
     result = run(benchmark, -benchmark.items.truth.double())
     if benchmark.partial_credit:
         assert primary(result) <= result.metrics[result.primary].chance + 1e-12
@@ -153,7 +157,7 @@ def test_inverse_reaches_zero(benchmark):
         assert primary(result) == 0.0
 
 
-def test_constant_never_wins(benchmark):
+def test_constant_never_wins(benchmark, no_intervals):
     for constant in [-1.0, 0.0, 100.0]:
         result = run(benchmark, torch.full(benchmark.items.truth.shape, constant))
         chance = result.metrics[result.primary].chance
@@ -162,10 +166,7 @@ def test_constant_never_wins(benchmark):
 
 
 @pytest.mark.slow
-def test_random_scores_are_near_chance(benchmark, monkeypatch):
-    # Intervals take most of the time, and no number here is one.
-    some = cluster_variance.Variance(0.0, 1.0, 2)
-    monkeypatch.setattr(cluster_variance, "_one_way", lambda *parts: some)
+def test_random_scores_are_near_chance(benchmark, no_intervals):
     # Four standard errors of the mean over draws; without ties, as real scores have hardly any.
     generator = torch.Generator().manual_seed(0)
     shape, found = benchmark.items.truth.shape, []
@@ -177,7 +178,7 @@ def test_random_scores_are_near_chance(benchmark, monkeypatch):
     assert float(values.mean()) == pytest.approx(chance, abs=error)
 
 
-def test_ties_are_not_broken_by_the_order_of_candidates(benchmark):
+def test_ties_are_not_broken_by_the_order_of_candidates(benchmark, no_intervals):
     # Breaking every tie for the truth must not lower the number, breaking it against the truth must
     # not raise it; where no credit is partial, the latter must change nothing.
     for seed in range(2):
@@ -216,7 +217,7 @@ def test_monotone_rescaling_changes_nothing(benchmark):
     assert one.outcomes == other.outcomes
 
 
-def test_outcomes_are_what_the_primary_metric_is_the_mean_of(benchmark):
+def test_outcomes_are_what_the_primary_metric_is_the_mean_of(benchmark, no_intervals):
     for seed in range(3):
         result = run(benchmark, coarse(benchmark, seed))
         assert result.outcomes

@@ -179,7 +179,6 @@ def test_nothing_computed_costs_nothing(objective):
     loss = objective(scored(values, torch.zeros(6, 8, dtype=torch.bool)), batch())
     assert loss == 0
     loss.backward()  # a rank without pairs must still take part
-    assert values.grad is not None
     assert not values.grad.any()
 
 
@@ -187,7 +186,6 @@ def test_nothing_computed_costs_nothing(objective):
 # of its ranks has no text.
 RANKS = {
     "one": [(slice(0, 6), slice(0, 8))],
-    "two": [(slice(0, 4), slice(0, 4)), (slice(4, 6), slice(4, 8))],
     "three": [(slice(0, 2), slice(0, 2)), (slice(2, 2), slice(2, 2)), (slice(2, 6), slice(2, 8))],
     "split": [(slice(0, 3), slice(0, 5)), (slice(3, 4), slice(5, 5)), (slice(4, 6), slice(5, 8))],
 }
