@@ -1,4 +1,4 @@
-"""LoRA on each family of backbones, and the low-rank updates that it is made of."""
+"""LoRA on each family of backbones, and the weights that it updates."""
 
 from typing import get_args
 
@@ -6,7 +6,6 @@ import pytest
 import torch
 from timm.models.vision_transformer import Block
 from torch import nn
-from torch.nn.utils import parametrize
 from transformers import BlipTextConfig
 from transformers.models.blip.modeling_blip_text import BlipTextLayer
 
@@ -21,7 +20,7 @@ from tests.adapters.families import (
     trained,
 )
 from vlmtune.adapters.lora import LoRA, Target
-from vlmtune.adapters.low_rank import LowRank, projections
+from vlmtune.adapters.low_rank import projections
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import FeatureSpec
 
@@ -120,17 +119,3 @@ def test_what_the_weights_of_a_block_do(name):
     every = projections(block, TARGETS)
     together = {(paths[id(m)], part) for m, _, _, parts in every for part in parts}
     assert together == {one for several in want.values() for one in several}
-
-
-def test_the_formula_of_an_update():
-    torch.manual_seed(0)
-    layer = nn.Linear(4, 6, bias=False).requires_grad_(False)
-    weight = layer.weight.detach().clone()
-    update = LowRank(layer.weight, parts=3, chosen=[0, 2], rank=2, alpha=6.0, dropout=0.0)
-    parametrize.register_parametrization(layer, "weight", update)
-    assert layer.weight.equal(weight)
-    nn.init.normal_(update.up)
-    first, last = (3.0 * b @ a for a, b in zip(update.down, update.up, strict=True))
-    want = weight + torch.cat([first, torch.zeros(2, 4), last])
-    torch.testing.assert_close(layer.weight, want)
-    assert sum(p.numel() for p in layer.parameters() if p.requires_grad) == 2 * 2 * (4 + 2)

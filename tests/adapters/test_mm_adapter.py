@@ -1,4 +1,4 @@
-"""The MM-Adapter and MM-Pred against their formulas: a pair at a time, without padding."""
+"""The MM-Adapter against its formula: a pair at a time, without padding."""
 
 import itertools
 
@@ -9,13 +9,11 @@ from torch.nn.functional import normalize
 from tests.adapters.families import TEXTS, attached, near
 from tests.adapters.fused import (
     LENGTHS,
-    STYLES,
     features,
-    made,
     moved,
     same_values_and_gradients,
 )
-from vlmtune.adapters import MMAdapter, MMPred
+from vlmtune.adapters import MMAdapter
 
 
 def naive_pair(adapter, patches, words, length):
@@ -67,20 +65,3 @@ def test_it_can_read_the_embeddings_of_words(family):
         want = normalize(states[lead : len(states) - trail], dim=1).mean(dim=0)
         near(prepared.pooled[i], want)
         near(prepared.tokens[i : i + 1].trimmed().values, adapter.encoder.pack(states[None]))
-
-
-@pytest.mark.parametrize("style", STYLES)
-def test_mm_pred_is_linear_in_the_outputs_that_mm_adapter_compares(style):
-    head, adapter = made(style, MMPred).eval(), made(style).eval()
-    shared = {n: p for n, p in head.state_dict().items() if not n.startswith("predict")}
-    adapter.load_state_dict(shared, strict=False)
-    outputs = []
-    adapter.score_head = lambda fused, target: outputs.append(fused) or fused[:, 0, 0]
-    image, text = features()
-    adapter(image, text)
-    fused = outputs[0].flatten(1)
-    assert fused.shape == (12, 8 * style.queries)
-    want = fused @ head.predict.weight[0] + head.predict.bias
-    # Chunks go by caption length: captions 2, 0, 1, each with all four images.
-    got = head(image, text).values[:, [2, 0, 1]].T.flatten()
-    torch.testing.assert_close(got, want)

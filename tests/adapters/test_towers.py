@@ -11,7 +11,7 @@ from vlmtune.adapters.deep_prompts import DeepPrompts
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.lora import LoRA
-from vlmtune.adapters.towers import embeds_patches, params_with_grad, value_path
+from vlmtune.adapters.towers import embeds_patches, value_path
 from vlmtune.adapters.word_prompts import WordPrompts
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 
@@ -67,14 +67,6 @@ def test_the_fingerprint_stays_that_of_the_base(name):
     adapter, model = attached(MAKERS[name]())
     fit(adapter, model)
     assert model.fingerprint == want
-
-
-def test_needed_finds_what_is_used_and_leaves_all_as_it_was():
-    used, unused = torch.nn.Linear(2, 3), torch.nn.Linear(2, 3).requires_grad_(False)
-    parameters = [*used.parameters(), *unused.parameters()]
-    assert params_with_grad(lambda: used(torch.ones(1, 2)), parameters) == list(used.parameters())
-    assert [p.requires_grad for p in parameters] == [True, True, False, False]
-    assert all(p.grad is None for p in parameters)
 
 
 @pytest.mark.parametrize(
