@@ -23,46 +23,22 @@ def pair_cost(score, true):
     return -math.log(probability if true else 1 - probability)
 
 
-def naive_sigmoid(values, computed, truth):
-    pairs = computed.nonzero().tolist()
-    total = sum(pair_cost(values[i, j].item(), bool(truth[i, j])) for i, j in pairs)
-    return total / len({i for i, _ in pairs})
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("shape", [(5, 9), (6, 3)])
-def test_sigmoid_equals_the_double_loop(seed, shape):
-    values, targets = random_values(seed, shape), random_targets(seed, shape)
-    computed = random_computed(seed, shape)
-    got = Sigmoid()(Scores(values, computed), targets)
-    assert got.item() == pytest.approx(naive_sigmoid(values, computed, targets.truth), abs=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_triplet_clip_equals_the_double_loop(seed):
-    values, computed, targets = random_values(seed), random_computed(seed), random_targets(seed)
-    true, false = targets.truth & computed, ~targets.truth & computed
-    want = naive_contrast(values, true, false)
-    want += naive_contrast(values.T, true.T, (false & ~targets.same_group).T)
-    got = TripletClip()(Scores(values, computed), targets)
-    assert got.item() == pytest.approx(want, abs=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("matching", "ranking"), [(1.0, 0.0), (0.0, 1.0), (0.5, 2.0)])
-def test_itm_equals_the_double_loop(seed, matching, ranking):
-    values, computed, targets = random_values(seed), random_computed(seed), random_targets(seed)
-    want = matching * naive_bce(values, computed, targets.truth, balanced=False)
-    true, false = computed & targets.truth, computed & ~targets.truth
-    want += ranking * naive_contrast(values, true, false)
-    got = ITM(matching=matching, ranking=ranking)(Scores(values, computed), targets)
-    assert got.item() == pytest.approx(want, abs=1e-12)
-
-
-def naive_bce(values, computed, truth, balanced):
+def costs_of(scores, targets):
+    """The costs of computed pairs, true ones and false ones apart."""
     costs = {True: [], False: []}
-    for i, j in computed.nonzero().tolist():
-        costs[bool(truth[i, j])].append(pair_cost(values[i, j].item(), bool(truth[i, j])))
+    for i, j in scores.computed.nonzero().tolist():
+        true = bool(targets.truth[i, j])
+        costs[true].append(pair_cost(scores.values[i, j].item(), true))
+    return costs
+
+
+def naive_sigmoid(scores, targets):
+    costs = costs_of(scores, targets)
+    return sum(costs[True] + costs[False]) / int(scores.computed.any(dim=1).sum())
+
+
+def naive_bce(scores, targets, balanced=False):
+    costs = costs_of(scores, targets)
     if balanced:
         means = [sum(kind) / len(kind) for kind in costs.values() if kind]
         return sum(means) / len(means)
@@ -70,40 +46,22 @@ def naive_bce(values, computed, truth, balanced):
     return sum(both) / len(both)
 
 
-@pytest.mark.parametrize("balanced", [True, False])
-@pytest.mark.parametrize("seed", range(4))
-def test_pair_bce_equals_the_double_loop(seed, balanced):
-    values, computed, targets = random_values(seed), random_computed(seed), random_targets(seed)
-    got = PairBCE(balanced=balanced)(Scores(values, computed), targets)
-    assert got.item() == pytest.approx(
-        naive_bce(values, computed, targets.truth, balanced), abs=1e-12
-    )
+def naive_triplet(scores, targets):
+    true, false = targets.truth & scores.computed, ~targets.truth & scores.computed
+    by_image = naive_contrast(scores.values, true, false)
+    return by_image + naive_contrast(scores.values.T, true.T, (false & ~targets.same_group).T)
 
 
-@pytest.mark.parametrize("kind", [True, False])
-def test_balanced_over_one_kind_is_its_mean(kind):
-    values = torch.randn(2, 3, dtype=torch.float64)
-    truth = torch.full((2, 3), kind)
-    got = PairBCE(balanced=True)(Scores.full(values), same(truth))
-    want = naive_bce(values, torch.ones(2, 3, dtype=torch.bool), truth, False)
-    assert got.item() == pytest.approx(want)
+def naive_itm(scores, targets, matching, ranking):
+    true, false = targets.truth & scores.computed, ~targets.truth & scores.computed
+    ranked = naive_contrast(scores.values, true, false)
+    return matching * naive_bce(scores, targets) + ranking * ranked
 
 
-def case(seed):
-    computed = random_computed(seed)
-    computed[0] = False
-    reference = random_values(50 + seed)
-    return Scores(random_values(seed), computed, reference=reference), random_targets(seed)
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
-@pytest.mark.parametrize("seed", range(3))
-def test_distillation_equals_the_double_loop(seed, temperature):
-    scores, targets = case(seed)
+def naive_distillation(scores, targets, temperature):
     both = scores.reference / temperature, scores.values / temperature, scores.computed
-    want = naive_divergence(*both) + naive_divergence(*(x.T for x in both))
-    got = Distillation(temperature=temperature)(scores, targets)
-    assert got.item() == pytest.approx(temperature**2 * want / 2, abs=1e-12)
+    divergence = naive_divergence(*both) + naive_divergence(*(x.T for x in both))
+    return temperature**2 * divergence / 2
 
 
 def cost(x):
@@ -133,19 +91,47 @@ def naive_positives(values, computed, truth):
     return sum(rows) / len(rows) if rows else 0.0
 
 
-def naive_hard(values, computed, truth, relative):
+def naive_hard(scores, targets, relative):
+    values, computed, truth = scores.values, scores.computed, targets.truth
     sides = naive_side(values, computed, truth, relative)
     sides += naive_side(values.T, computed.T, truth.T, relative)
     return sides / 2 if relative else (naive_positives(values, computed, truth) + sides) / 3
 
 
-@pytest.mark.parametrize("relative", [True, False])
-@pytest.mark.parametrize("seed", range(5))
-def test_hard_negative_equals_the_double_loop(seed, relative):
-    values, computed, targets = random_values(seed), random_computed(seed), random_targets(seed)
-    got = HardNegative(relative=relative)(Scores(values, computed), targets)
-    want = naive_hard(values, computed, targets.truth, relative)
-    assert got.item() == pytest.approx(want, abs=1e-12)
+LOSSES = [
+    (Sigmoid, naive_sigmoid, {}),
+    (TripletClip, naive_triplet, {}),
+    (ITM, naive_itm, {"matching": 1.0, "ranking": 0.0}),
+    (ITM, naive_itm, {"matching": 0.0, "ranking": 1.0}),
+    (ITM, naive_itm, {"matching": 0.5, "ranking": 2.0}),
+    (PairBCE, naive_bce, {"balanced": True}),
+    (PairBCE, naive_bce, {"balanced": False}),
+    *((Distillation, naive_distillation, {"temperature": t}) for t in (0.5, 1.0, 4.0)),
+    (HardNegative, naive_hard, {"relative": True}),
+    (HardNegative, naive_hard, {"relative": False}),
+]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("shape", [(5, 9), (6, 3)], ids=str)
+@pytest.mark.parametrize(("kind", "naive", "options"), LOSSES)
+def test_it_equals_the_double_loop(kind, naive, options, shape, seed):
+    computed = random_computed(seed, shape)
+    computed[0] &= seed % 2 > 0  # an image without pairs
+    reference = random_values(50 + seed, shape)
+    scores = Scores(random_values(seed, shape), computed, reference=reference)
+    targets = random_targets(seed, shape)
+    got = kind(**options)(scores, targets).item()
+    assert got == pytest.approx(naive(scores, targets, **options), abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", [True, False])
+def test_balanced_over_one_kind_is_its_mean(kind):
+    values = torch.randn(2, 3, dtype=torch.float64)
+    truth = torch.full((2, 3), kind)
+    scores = Scores.full(values)
+    got = PairBCE(balanced=True)(scores, same(truth))
+    assert got.item() == pytest.approx(naive_bce(scores, same(truth)))
 
 
 def test_the_choice_of_negatives_has_no_gradient():
