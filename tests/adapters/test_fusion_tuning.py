@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.adapters.test_matching import KINDS, TEXTS, features, folders, no_bars, pictures
+from tests.adapters.test_matching import KINDS, TEXTS, features, folders, pictures
 from tests.refusals import refused
 from vlmtune.adapters import FusionTuning, Matching, ZeroShot
 from vlmtune.evaluation.scorer import Scorer
@@ -12,7 +12,7 @@ from vlmtune.pairs.hard_pairs import HardPairs
 from vlmtune.search import Index, build_index
 from vlmtune.training.module import AdaptationModule
 
-__all__ = ["folders", "no_bars"]  # fixtures
+__all__ = ["folders"]  # a fixture
 BOTH = [ITM(), OnEmbeddings(InfoNCE())]
 
 

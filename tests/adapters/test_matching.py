@@ -22,14 +22,11 @@ KINDS = {
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube", "the dog right"]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def no_bars():
-    logging.disable_progress_bar()
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
+    """Tiny models, which no test may change."""
     folder = tmp_path_factory.mktemp("models")
+    logging.disable_progress_bar()
     return {name: write(folder / name) for name, (_, write) in KINDS.items()}
 
 
