@@ -82,9 +82,9 @@ def test_missing_files_are_downloaded_if_it_is_told_so(train, cola, monkeypatch)
 
 
 def test_evaluating_does_not_change_training(model_folder, shards, tmp_path, cola):
-    _, plain = fit(module(model_folder), shards, tmp_path)
+    _, plain = fit(module(model_folder), shards, tmp_path, 4)
     evaluation = BenchmarkCallback([cola()], every_n_steps=1)
-    _, evaluated = fit(module(model_folder), shards, tmp_path, callbacks=(evaluation,))
+    _, evaluated = fit(module(model_folder), shards, tmp_path, 4, (evaluation,))
     assert evaluated.losses == plain.losses
 
 

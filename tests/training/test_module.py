@@ -193,11 +193,13 @@ def test_killed_and_resumed_is_as_if_never_killed(model_folder, shards, tmp_path
     assert same_weights(weights(made), weights(whole))
 
 
-@pytest.fixture
-def saved(model_folder, shards, tmp_path):
-    trainer, _ = fit(probe(model_folder), shards, tmp_path, steps=1)
-    trainer.save_checkpoint(tmp_path / "probe.ckpt")
-    return tmp_path / "probe.ckpt"
+@pytest.fixture(scope="module")
+def saved(model_folder, shards, tmp_path_factory):
+    """A checkpoint of a probe, which no test may change."""
+    folder = tmp_path_factory.mktemp("saved")
+    trainer, _ = fit(probe(model_folder), shards, folder, steps=1)
+    trainer.save_checkpoint(folder / "probe.ckpt")
+    return folder / "probe.ckpt"
 
 
 def stopped(made, shards, folder, **options):
@@ -219,10 +221,9 @@ def test_another_checkpoint_is_refused(model_folder, other_folder, shards, tmp_p
         assert said in stopped(made, shards, tmp_path, resume=checkpoint)
     content = torch.load(saved)
     del content["vlmtune"]  # as another project of Lightning writes it
-    torch.save(content, saved)
-    assert "expected a vlmtune checkpoint" in stopped(
-        probe(model_folder), shards, tmp_path, resume=saved
-    )
+    torch.save(content, tmp_path / "other.ckpt")
+    said = stopped(probe(model_folder), shards, tmp_path, resume=tmp_path / "other.ckpt")
+    assert "expected a vlmtune checkpoint" in said
 
 
 def test_a_run_needs_something_to_train_and_a_store_a_datamodule(model_folder, shards, tmp_path):
