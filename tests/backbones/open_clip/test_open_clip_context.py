@@ -54,7 +54,6 @@ def test_only_positions_change_and_what_was_saved_loads_with_its_context(model_f
     again = OpenClip(str(tmp_path / "long"))
     texts = [caption(95), caption(3)]
     assert values(again, texts).equal(values(long, texts))
-    assert long.text_tower is not None
     assert long.text_tower.positions == 100
 
 
