@@ -38,13 +38,18 @@ def order(data: ShardSet, epoch: int) -> list[str]:
     return [group.key for groups, _ in stream.batches(epoch) for group in groups]
 
 
+def sets_of(data: ShardSet, size: int, workers: int = 0) -> ShardDataModule:
+    sets = ShardDataModule([data], size, num_workers=workers, seed=5, shuffle_buffer=7)
+    sets.use_stored_images()
+    return sets
+
+
 def train(
     data: ShardSet, folder: Path, size: int, workers: int, resume: Path | None = None,
     model: Toy | None = None, ranks: int = 1, **options: Any,
 ) -> list[list[str]]:  # fmt: skip
     """Returns the keys of each batch of this rank; saves after each step."""
-    sets = ShardDataModule([data], size, num_workers=workers, seed=5, shuffle_buffer=7)
-    sets.use_stored_images()
+    sets = sets_of(data, size, workers)
     every = ModelCheckpoint(folder, "{step}", every_n_train_steps=1, save_top_k=-1)
     given = {"max_epochs": 3, "devices": ranks, "default_root_dir": folder, **options}
     if ranks > 1:
@@ -198,9 +203,8 @@ def test_a_checkpoint_between_two_steps_loses_no_gradient(make_set, tmp_path, di
     model.load_state_dict(start)
     saving, folder = [EveryBatch(tmp_path / "killed")], tmp_path
     trainer = quiet_trainer(callbacks=saving, devices=1, default_root_dir=folder, **options)
-    sets = _sets(data)
     with pytest.raises(Killed):
-        trainer.fit(model, datamodule=sets)
+        trainer.fit(model, datamodule=sets_of(data, 2))
     last = tmp_path / "killed" / f"{die_at}.ckpt"
     rest, got, counted_again = run("resumed", last)
     done = die_at // 11 * 11 + (die_at % 11) // 3 * 3
@@ -208,12 +212,6 @@ def test_a_checkpoint_between_two_steps_loses_no_gradient(make_set, tmp_path, di
     assert all(got[name].equal(value) for name, value in want.items())
     assert counted_again == counted == (22, 8)
     assert trainer.global_step == die_at // 11 * 4 + (die_at % 11) // 3
-
-
-def _sets(data: ShardSet) -> ShardDataModule:
-    sets = ShardDataModule([data], 2, seed=5, shuffle_buffer=7)
-    sets.use_stored_images()
-    return sets
 
 
 class EveryBatch(Callback):

@@ -135,8 +135,8 @@ def test_it_goes_back_to_the_largest_alpha_that_keeps_the_budget(run, near, mode
 
 
 def test_every_check_leaves_weights_within_the_budget(run, said):
-    _, budget, trainer = run("anneal", every=1, max_drop=0.02)
-    assert trainer.global_step == 6
+    _, budget, trainer = run("anneal", every=1, max_drop=0.02, steps=3)
+    assert trainer.global_step == 3
     assert budget.drops[0].fall <= 0.02
     assert any("weights set to alpha = " in line for line in said()[:-1])
 
