@@ -1,14 +1,10 @@
 """Tiny models of each family of backbones, for adapters that work inside the towers."""
 
 import copy
-from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
-from transformers.utils import logging
 
-from tests.backbones.kinds import tiny_backbone
+from tests.backbones.kinds import tiny
 from vlmtune.backbones.base import Backbone
 from vlmtune.types import Features, FeatureSpec
 
@@ -17,16 +13,9 @@ TEXTS = ["red cube", "a blue sphere left of the red cube", "dog"]
 POOLED = FeatureSpec("pooled")
 
 
-@cache
-def _made(family: str) -> Backbone:
-    logging.disable_progress_bar()
-    with TemporaryDirectory() as temporary:
-        return tiny_backbone(family, Path(temporary) / family)
-
-
 def backbone(family: str = "open_clip") -> Backbone:
     """A copy of the family's tiny model: 3 blocks a tower, images 24 wide, texts 16."""
-    return copy.deepcopy(_made(family))
+    return copy.deepcopy(tiny(family))
 
 
 def attached(adapter, family: str = "open_clip", seed: int = 0):

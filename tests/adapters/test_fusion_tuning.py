@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from tests.adapters import families
 from tests.adapters.test_matching import KINDS, TEXTS, features, folders, pictures
 from tests.refusals import refused
 from vlmtune.adapters import FusionTuning, Matching, ZeroShot
@@ -42,9 +43,9 @@ def plain(adapter, backbone):
 
 @pytest.mark.parametrize("towers", [True, False])
 @pytest.mark.parametrize("kind", ["blip", "bridgetower", "flava"])
-def test_both_scores_start_as_the_backbones_own(make, folders, kind, towers):
+def test_both_scores_start_as_the_backbones_own(make, kind, towers):
     backbone, adapter = make(kind, towers=towers, contrast=True)
-    other = KINDS[kind][0](str(folders[kind]))
+    other = families.backbone(kind)
     given = features(backbone, adapter)
     with torch.no_grad():
         matching, contrast = adapter(*given).values, adapter.contrast(*given).values
@@ -88,12 +89,8 @@ def test_frozen_towers_train_the_projections_beside_the_fusion(make):
 
 def test_the_fusion_and_the_heads_learn_faster(make):
     backbone, adapter = make("flava", towers=True, contrast=True, top=5.0)
-    module = AdaptationModule(
-        KINDS["flava"][0](backbone.init_args["model"]),
-        FusionTuning(towers=True, contrast=True, top=5.0),
-        BOTH,
-    )
-    assert module.adapter.lr_scales()
+    again = FusionTuning(towers=True, contrast=True, top=5.0)
+    assert AdaptationModule(families.backbone("flava"), again, BOTH).adapter.lr_scales()
     scale = {id(p): factor for p, factor in adapter.lr_scales()}
     fast = {name for name, p in backbone.named_parameters() if id(p) in scale}
     slow = {n for n, p in backbone.named_parameters() if p.requires_grad and id(p) not in scale}
@@ -105,8 +102,8 @@ def test_the_fusion_and_the_heads_learn_faster(make):
     assert any("image_model.encoder" in name for name in slow)
 
 
-def test_hard_pairs_are_chosen_by_the_scores_in_training(folders):
-    blip = KINDS["blip"][0](str(folders["blip"]))
+def test_hard_pairs_are_chosen_by_the_scores_in_training():
+    blip = families.backbone("blip")
     module = AdaptationModule(blip, FusionTuning(contrast=True), BOTH, pairs=HardPairs())
     assert module.original is None  # no frozen copy is needed
     assert "reference" not in module.scores.needs
@@ -138,14 +135,14 @@ def test_evaluation_can_score_by_the_embeddings(make, tmp_path):
     assert [hit.score for hit in found] == pytest.approx(expected.values.tolist(), rel=1e-4)
 
 
-def test_what_cannot_be_is_refused_in_one_line(make, folders):
+def test_what_cannot_be_is_refused_in_one_line(make):
     with refused("leave `blocks` out"):
         FusionTuning(towers=True, blocks=2)
     with refused("set contrast to true"):
         FusionTuning(scored_by="contrast")
     with refused("tower runs block by block, got Vilt"):
         make("vilt", contrast=True)
-    blip = KINDS["blip"][0](str(folders["blip"]))
+    blip = families.backbone("blip")
     with refused("add an OnEmbeddings or set contrast to false"):
         AdaptationModule(blip, FusionTuning(contrast=True), [ITM()])
     with refused("choose FusionTuning or Compressed with contrast set to true"):

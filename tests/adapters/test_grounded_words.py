@@ -9,7 +9,7 @@ import torch
 from scipy.linalg import sqrtm
 from torch.nn.functional import cosine_similarity, gelu, layer_norm, logsigmoid, normalize
 
-from tests.backbones.kinds import tiny_backbone
+from tests.adapters import families
 from vlmtune.adapters.grounded_words import GroundedWords
 from vlmtune.adapters.patch_grid import coordinates
 from vlmtune.adapters.words import with_preceding
@@ -327,9 +327,9 @@ def test_only_words_with_a_gradient_count_as_read(backbone):
 
 
 @pytest.mark.parametrize("family", ["open_clip", "hf_clip", "siglip", "flava", "blip"])
-def test_words_are_hidden_and_read_on_every_family_of_towers(family, tmp_path):
+def test_words_are_hidden_and_read_on_every_family_of_towers(family):
     """Towers differ in special tokens, padding and pooling."""
-    backbone = tiny_backbone(family, tmp_path / family).eval()
+    backbone = families.backbone(family)
     torch.manual_seed(0)
     # The meanings of random towers hardly differ, so they get a large weight.
     adapter = GroundedWords(heads=2, hidden_words=0.5, meaning_weight=40.0)
@@ -360,8 +360,8 @@ def test_words_are_hidden_and_read_on_every_family_of_towers(family, tmp_path):
 
 
 @torch.no_grad()
-def test_padding_that_a_tower_reads_is_no_word(tmp_path):
-    backbone = tiny_backbone("siglip", tmp_path / "siglip")
+def test_padding_that_a_tower_reads_is_no_word():
+    backbone = families.backbone("siglip")
     adapter = attached(backbone, text_layer=-2, hidden_words=0.0)
     text = backbone.encode_text(TEXTS, adapter.text_input)
     prepared = adapter.prepare_text(text).tokens.values

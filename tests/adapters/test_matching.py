@@ -3,6 +3,7 @@ import torch
 from transformers import FlavaModel
 from transformers.utils import logging
 
+from tests.adapters import families
 from tests.backbones import hf_models
 from tests.refusals import refused
 from vlmtune.adapters.matching import Matching
@@ -31,11 +32,11 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture(params=KINDS)
-def make(request, folders):
+def make(request):
     """Returns a function that makes the backbone and a `Matching` on it."""
 
     def made(blocks=0):
-        backbone = KINDS[request.param][0](str(folders[request.param]))
+        backbone = families.backbone(request.param)
         adapter = Matching(blocks)
         adapter.attach(backbone)
         return backbone, adapter
@@ -87,8 +88,8 @@ def test_scores_are_those_of_the_matching_head(make, blocks):
     torch.testing.assert_close(with_gradient, want, rtol=1e-4, atol=1e-5)
 
 
-def test_an_image_with_many_captions_is_taken_once(folders, monkeypatch):
-    backbone = Blip(str(folders["blip"]))
+def test_an_image_with_many_captions_is_taken_once(monkeypatch):
+    backbone = families.backbone("blip")
     adapter = Matching()
     adapter.attach(backbone)
     taken, match = [], adapter.fusion.match
@@ -133,12 +134,13 @@ def test_what_cannot_be_trained_is_refused_in_one_line(folders, model_folder, tm
     Matching(0).attach(Blip(str(folders["blip"]), precision="bf16"))
 
 
-def test_hard_pairs_need_embeddings_and_vilt_has_none(folders):
-    backbone = Blip(str(folders["blip"]))
+def test_hard_pairs_need_embeddings_and_vilt_has_none():
+    backbone = families.backbone("blip")
     module = AdaptationModule(backbone, Matching(1), [ITM()], pairs=HardPairs())
     assert module.original is not None  # BLIP's fusion and text tower share weights
     assert "reference" in module.scores.needs
-    vilt = Vilt(str(folders["vilt"]))
+    vilt = families.backbone("vilt")
     with refused("pooled image embeddings .* got Vilt"):
         AdaptationModule(vilt, Matching(1), [ITM()], pairs=RankingPairs(3, hard=1))
-    AdaptationModule(Vilt(str(folders["vilt"])), Matching(1), [ITM()], pairs=RankingPairs(3))
+    vilt = families.backbone("vilt")
+    AdaptationModule(vilt, Matching(1), [ITM()], pairs=RankingPairs(3))

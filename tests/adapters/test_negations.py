@@ -4,13 +4,12 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from tests.backbones.hf_models import write_siglip2_naflex
+from tests.backbones.kinds import tiny
 from tests.tiny import write_model
 from vlmtune.adapters.grounded_words import GroundedWords
 from vlmtune.adapters.negations import Negations
 from vlmtune.adapters.word_pieces import WordPieces
 from vlmtune.adapters.words import word_mask
-from vlmtune.backbones.hf.siglip2_naflex import SigLIP2NaFlex
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import Tokens
 
@@ -73,8 +72,8 @@ def test_clips_tokenizer_splits_contractions(tmp_path):
     assert not any(negated(model, ["a can of tea", "its t-shirt", "a notary", "nora", "don"]))
 
 
-def test_a_negation_at_the_start_of_a_text_may_be_another_token(tmp_path):
+def test_a_negation_at_the_start_of_a_text_may_be_another_token():
     # SigLIP 2's tokenizer marks the space before a word, and has no pieces for these words here.
-    model = SigLIP2NaFlex(str(write_siglip2_naflex(tmp_path / "siglip2")))
+    model = tiny("siglip2_naflex")
     assert negated(model, ["no cube", "No cube", "red no", "the cube isnot"]) == [1, 1, 1, 0]
     assert not any(negated(model, ["a piano", "a notary", "noon", "on"]))

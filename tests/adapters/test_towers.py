@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from tests.adapters.families import attached, backbone, fit
-from tests.backbones.kinds import tiny_backbone
+from tests.backbones.kinds import tiny
 from tests.refusals import refused
 from tests.tiny import Widths, write_model
 from vlmtune.adapters.bottleneck import Bottleneck
@@ -73,9 +73,8 @@ def test_the_fingerprint_stays_that_of_the_base(name):
     ("family", "expected"),
     [("open_clip", False), ("hf_clip", False), ("siglip", True), ("flava", False)],
 )
-def test_images_are_embedded_by_patches_or_by_a_class_token(family, expected, tmp_path):
-    tower = tiny_backbone(family, tmp_path / family).image_tower
-    assert embeds_patches(tower) == expected
+def test_images_are_embedded_by_patches_or_by_a_class_token(family, expected):
+    assert embeds_patches(tiny(family).image_tower) == expected
 
 
 def test_the_shipped_clip_embeds_images_by_patches():

@@ -1,11 +1,14 @@
 """A tiny random model of each backbone, by the stem of its YAML. A new backbone adds a line."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
 import yaml
+from transformers.utils import logging
 
 from tests.backbones import hf_models, libraries
 from tests.tiny import write_model
@@ -61,6 +64,14 @@ def tiny_backbone(stem: str, folder: Path, **options: Any) -> Backbone:
     Options are those of the function that writes the model.
     """
     return backbone_of(stem, KINDS[stem].write(folder, **options))
+
+
+@cache
+def tiny(stem: str) -> Backbone:
+    """The tiny model of a stem, made once, which no test may change."""
+    logging.disable_progress_bar()
+    with TemporaryDirectory() as temporary:
+        return tiny_backbone(stem, Path(temporary) / stem)
 
 
 def backbone_of(stem: str, folder: Path) -> Backbone:

@@ -11,9 +11,8 @@ import pytest
 import torch
 import yaml
 from torch.nn.functional import binary_cross_entropy_with_logits, pad
-from transformers.utils import logging
 
-from tests.backbones.kinds import KINDS, tiny_backbone
+from tests.backbones.kinds import KINDS, tiny
 from vlmtune.adapters import Adapter, JointAdapter, ZeroShot
 from vlmtune.adapters.trained_state import load_trained_state, trained_state
 from vlmtune.backbones.base import Backbone
@@ -93,18 +92,6 @@ def spec(request):
     return yaml.safe_load(request.param.read_text())
 
 
-@pytest.fixture(scope="module")
-def family(tmp_path_factory):
-    """Makes a tiny model of a family, once; tests copy it."""
-    logging.disable_progress_bar()
-
-    @functools.cache
-    def made(name: str) -> Backbone:
-        return tiny_backbone(name, tmp_path_factory.mktemp(name) / name)
-
-    return made
-
-
 def maker(spec, model):
     """Makes the adapter anew on each call, on a copy of `model`; skips where it refuses that."""
 
@@ -130,19 +117,19 @@ def maker(spec, model):
 
 
 @pytest.fixture(scope="module")
-def make(spec, family):
+def make(spec):
     """As `everywhere`, for the first family that the adapter fits."""
     for name in FAMILIES:
         with contextlib.suppress(UserError):
-            instantiate(spec, Adapter).attach(copy.deepcopy(family(name)))
-            return maker(spec, family(name))
+            instantiate(spec, Adapter).attach(copy.deepcopy(tiny(name)))
+            return maker(spec, tiny(name))
     raise AssertionError("no family fits")
 
 
 @pytest.fixture(scope="module", params=[*FAST, *SLOW])
-def everywhere(request, spec, family):
+def everywhere(request, spec):
     """Makes the adapter on each family of backbones: laws that depend on how a tower works."""
-    return maker(spec, family(request.param))
+    return maker(spec, tiny(request.param))
 
 
 @pytest.fixture(scope="module")

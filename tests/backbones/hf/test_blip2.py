@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from tests.backbones.hf_models import TEXTS, write_blip, write_blip2
+from tests.backbones.hf_models import TEXTS, write_blip2
+from tests.backbones.kinds import tiny
 from tests.backbones.libraries import blip2_scores
 from tests.contracts.test_backbones import matches, pixels_for
 from tests.refusals import refused
 from vlmtune.adapters.matching import Matching
-from vlmtune.backbones import Blip, Blip2
+from vlmtune.backbones import Blip2
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +70,8 @@ def test_every_block_but_the_last_reads_words(backbone):
     assert {name.split(".")[4] for name in unread} == {"intermediate", "output"}
 
 
-def test_words_alone_have_no_use_for_cross_attention(tmp_path):
-    backbone = Blip(str(write_blip(tmp_path)))
+def test_words_alone_have_no_use_for_cross_attention():
+    backbone = tiny("blip")
     tower, fusion = backbone.text_tower, backbone.fusion
     of_tower = {id(p) for block in tower.blocks for p in block.parameters()}
     of_fusion = {id(p) for block in fusion.blocks for p in block.parameters()}

@@ -1,21 +1,17 @@
-import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import FlavaModel
 
 from tests.backbones.hf_models import TEXTS, pixels, write_flava
+from tests.backbones.kinds import tiny
 from tests.backbones.libraries import flava_matches
 from tests.contracts.test_backbones import matches
 from tests.refusals import refused
 from vlmtune.backbones.hf.flava import Flava
 
 
-@pytest.fixture(scope="module")
-def backbone(tmp_path_factory):
-    return Flava(str(write_flava(tmp_path_factory.mktemp("models") / "flava")))
-
-
-def test_no_codebook_and_no_second_softmax(backbone):
+def test_no_codebook_and_no_second_softmax():
+    backbone = tiny("flava")
     assert not any("codebook" in name for name, _ in backbone.named_parameters())
     attention = backbone.model.flava.text_model.encoder.layer[0].attention.attention
     states = torch.randn(1, 4, 16)

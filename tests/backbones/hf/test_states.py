@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import pad
 
 from tests.backbones.hf_models import TEXTS, pixels
-from tests.backbones.kinds import tiny_backbone
+from tests.backbones.kinds import tiny
 from vlmtune.types import FeatureSpec
 
 
@@ -26,8 +26,8 @@ def library_states(stem, backbone, words):
 
 
 @pytest.mark.parametrize("stem", ["hf_clip", "metaclip2", "siglip", "flava", "blip", "blip2"])
-def test_tokens_are_the_librarys_states(stem, tmp_path):
-    backbone = tiny_backbone(stem, tmp_path / "model")
+def test_tokens_are_the_librarys_states(stem):
+    backbone = tiny(stem)
     words = backbone.encode_text(TEXTS, FeatureSpec("words"))
     with torch.no_grad():
         image, text = library_states(stem, backbone, words)
