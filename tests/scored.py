@@ -118,13 +118,13 @@ def naive_divergence(wanted: Tensor, logits: Tensor, listed: Tensor, least: int 
     return sum(rows) / len(rows) if rows else 0.0
 
 
-def assert_shares_add_up(objective, scores, targets, cuts) -> None:
+def assert_shares_add_up(objective, scores, targets, cuts, **tolerance) -> None:
     """The loss and its gradient are those of ranks that hold some images and texts each."""
     shares = [share_of(scores, targets, *cut) for cut in cuts]
     losses = objective(scores, targets), torch.stack(parts(objective, shares)).sum()
-    torch.testing.assert_close(*losses)
+    torch.testing.assert_close(*losses, **tolerance)
     gradients = (torch.autograd.grad(x, scores.values, retain_graph=True)[0] for x in losses)
-    torch.testing.assert_close(*gradients)
+    torch.testing.assert_close(*gradients, **tolerance)
 
 
 # Groups and truth cross these ranks, one of which has no text of its own.

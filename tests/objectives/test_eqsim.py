@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from tests.refusals import refused
-from tests.scored import embedded, parts, share_of
+from tests.scored import assert_shares_add_up, embedded, parts, share_of
 from vlmtune.config import instantiate
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives import EqSim, Objective, eqsim, true_pairs
@@ -304,31 +304,21 @@ def random_cut(chance, size, ranks):
     return [slice(*ends) for ends in itertools.pairwise([0, *cuts, size])]
 
 
-def whole_and_shares(objective, seed, ranks, tied=False):
-    """The loss and its gradient from one process, and from ranks that split groups as they like."""
+def shares_add_up(objective, seed, ranks, tied=False):
+    """Ranks that split groups as they like have the loss and the gradient of one process."""
     values, computed, targets = random_batch(seed)
     values = 3 * (values.round() if tied else values)
     chance = random.Random(seed)
     cuts = [random_cut(chance, size, ranks) for size in values.shape]
-    results = []
-    for together in (False, True):
-        leaf = values.clone().requires_grad_()
-        scores = scored(leaf, computed, seed)
-        if together:
-            shares = [share_of(scores, targets, *cut) for cut in zip(*cuts, strict=True)]
-            loss = torch.stack(parts(objective, shares)).sum()
-        else:
-            loss = objective(scores, targets)
-        results.append((loss, *torch.autograd.grad(loss, leaf)))
-    return results
+    scores = scored(values.requires_grad_(), computed, seed)
+    by_rank = list(zip(*cuts, strict=True))
+    assert_shares_add_up(objective, scores, targets, by_rank, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("seed", range(40))
 def test_the_shares_of_all_ranks_add_up(seed, ranks):
-    whole, shares = whole_and_shares(EqSim(**random_options(seed)), seed, ranks, tied=True)
-    for got, want in zip(shares, whole, strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
+    shares_add_up(EqSim(**random_options(seed)), seed, ranks, tied=True)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -336,9 +326,7 @@ def test_the_shares_of_all_ranks_add_up(seed, ranks):
 def test_a_draw_does_not_depend_on_the_number_of_ranks(seed, ranks, monkeypatch):
     monkeypatch.setattr(true_pairs.torch, "randint", lambda *_: torch.tensor([seed]))
     for objective in (EqSim.released(k=1), EqSim(**{**random_options(seed), "close": "draw"})):
-        whole, shares = whole_and_shares(objective, seed + 50, ranks)
-        for got, want in zip(shares, whole, strict=True):
-            torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
+        shares_add_up(objective, seed + 50, ranks)
 
 
 def test_no_rank_holds_more_than_its_strips(monkeypatch):
