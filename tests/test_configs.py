@@ -1,16 +1,18 @@
 """Every YAML under configs: one for each plug-in, and every experiment can be run as it says."""
 
+import copy
 import importlib
 import inspect
 import json
 import re
 import shlex
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
 import yaml
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, _common, _typehints
 
 from data_builders.shard_builder import Builder
 from scripts.configs_page import PAGE, page, summary
@@ -119,6 +121,19 @@ def parsed(path: Path):
 PARSERS = ("parser", "_subcommand_parsers", "_subcommand_method_arguments")
 
 
+adapt_class = _typehints.adapt_class_type
+adapted: dict[str, Any] = {}
+
+
+def adapt_once(*given: Any, **options: Any) -> Any:
+    """What jsonargparse makes of the spec of a class: most runs name the same ones many times."""
+    state = (Path.cwd(), _typehints.sub_defaults.get(), _common.lenient_check.get())
+    key = repr((given, options, state))
+    if key not in adapted:
+        adapted[key] = adapt_class(*given, **options)
+    return copy.deepcopy(adapted[key])
+
+
 class Parsed(VlmtuneCLI):
     """The command line up to where things would be made, with one parser for all of a command."""
 
@@ -126,7 +141,8 @@ class Parsed(VlmtuneCLI):
 
     def __init__(self, command: str, arguments: list[str]) -> None:
         built = {"--data": "--data.train.path"}  # a table is built before the words are parsed
-        super().__init__(command, [built.get(word, word) for word in arguments])
+        with mock.patch.object(_typehints, "adapt_class_type", adapt_once):
+            super().__init__(command, [built.get(word, word) for word in arguments])
 
     def setup_parser(self, *arguments, **options) -> None:
         key = (self.command, self.named)
@@ -308,15 +324,6 @@ def test_what_stands_in_different_files_of_a_paper_does_not_overlap():
         assert set().union(*map(keys, of_data)) <= set_by_data
         assert set().union(*map(keys, of_captions)) <= {"data.captions", "data.batch_size"}
         assert set().union(*map(keys, of_backbones)) <= {"model.backbone", "model.optimizer"}
-
-
-@pytest.mark.parametrize("path", SWEEPS, ids=relative)
-def test_a_sweep_runs_a_config_that_is_there(path):
-    sweep = yaml.safe_load(path.read_text())
-    assert {"method", "metric", "parameters"} <= sweep.keys()
-    assert set(sweep["metric"]) == {"name", "goal"}
-    named = [word for word in map(str, all_values(sweep)) if word.endswith(".yaml")]
-    assert all((ROOT / name.rpartition("=")[2]).is_file() for name in named)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=relative)

@@ -2,10 +2,14 @@
 
 import itertools
 import math
+import multiprocessing
+import os
 import random
 import shutil
+import sys
 from pathlib import Path
 from pydoc import locate
+from unittest import mock
 
 import pytest
 import torch
@@ -13,11 +17,10 @@ import wandb
 import yaml
 from pytorch_lightning.loggers import WandbLogger
 
-from tests.runs import quiet_trainer
+from tests.runs import QUIET, quiet_trainer
 from tests.test_configs import Parsed, header
 from tests.tiny import cola_plugin, keeping, plugin, write_cola
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 from vlmtune.data.shards import ShardSet
 from vlmtune.model import load
@@ -29,7 +32,7 @@ CORPORA = sorted((ROOT / "configs/sweeps/corpora").glob("*.yaml"))
 BENCHMARKS = ("cola_multi_unseen", "cola_multi_seen")
 
 pytestmark = [
-    *(pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE),
+    *QUIET,
     # Left behind by W&B's own process and log files.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -83,6 +86,8 @@ def test_a_trial_is_a_run_with_the_values_drawn(path, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert header(path)[0] == f"wandb sweep --project vlmtune {path.relative_to(ROOT)}"
     sweep = yaml.safe_load(path.read_text())
+    assert "method" in sweep
+    assert set(sweep["metric"]) == {"name", "goal"}
     command = words(sweep)
     assert command[:2] == ["vlmtune", "fit"]
     folder = f"runs/sweeps/{name(path)}"
@@ -264,3 +269,69 @@ def test_a_resumed_training_continues_its_wandb_run(
     loggers = [WandbLogger(id="chosen"), WandbLogger()]
     continue_runs(quiet_trainer(logger=loggers), str(last))
     assert [logger.version for logger in loggers] == ["chosen", "second"]
+
+
+# Agents of W&B run trials; the test answers in place of W&B's server.
+
+
+def work(folder: Path, sweep: dict, trials: list[str], name: str) -> None:
+    """Runs an agent of W&B in this process, which gets these trials one after the other."""
+    from wandb.apis.public import sweeps
+    from wandb.wandb_agent import Agent
+
+    rng = random.Random(name)
+    waiting, text = list(trials), yaml.safe_dump(sweep)
+
+    def heartbeat(api, agent, metrics, running):
+        if running or not waiting:
+            return []
+        drawn = {key: {"value": draw(value, rng)} for key, value in sweep["parameters"].items()}
+        return [{"type": "run", "run_id": waiting.pop(0), "program": None, "args": drawn}]
+
+    with (
+        mock.patch.object(wandb, "Api", object),
+        mock.patch.object(sweeps, "_sweep_with_runs", return_value={"config": text}),
+        mock.patch.object(sweeps, "_register_agent", return_value={"id": name}),
+        mock.patch.object(sweeps, "_agent_heartbeat", heartbeat),
+        mock.patch.object(Agent, "POLL_INTERVAL", 0.2),
+    ):
+        agent = Agent(object(), multiprocessing.Queue(), sweep_id="sweep", count=len(trials))
+        agent.run()
+    (folder / name).write_text(f"{agent._finished} {agent._failed}")
+
+
+@pytest.mark.slow
+def test_trials_of_two_agents_are_a_run_each_and_end_in_one_table_and_one_export(
+    tmp_path, monkeypatch, model_folder, shards, capsys
+):
+    """One agent runs two trials, the other one on two ranks."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("WANDB_RUN_ID", raising=False)
+    sweep = yaml.safe_load((ROOT / "configs/sweeps/mm_adapter.yaml").read_text())
+    sweep["command"] += tiny(tmp_path, model_folder, shards)
+    ranks = ["--trainer.devices=2", "--trainer.strategy=ddp"]
+    on_two_ranks = {**sweep, "command": [*sweep["command"], *ranks]}
+    names = [f"trial{i}" for i in range(3)]
+    forked = multiprocessing.get_context("fork")
+    agents = []
+    for name, one, trials in (("one", sweep, names[:2]), ("two", on_two_ranks, names[2:])):
+        agent = forked.Process(target=work, args=(tmp_path, one, trials, name))
+        agent.start()
+        agents.append(agent)
+    for agent in agents:
+        agent.join()
+    assert [(tmp_path / name).read_text() for name in ("one", "two")] == ["2 0", "1 0"]
+    assert sorted(runs_of(tmp_path)) == names
+    out, best = tmp_path / "out", tmp_path / "best"
+    arguments = ["report", str(tmp_path / "root"), "--out", str(out), "--export", str(best)]
+    assert main(arguments) == 0, capsys.readouterr().err
+    table = (out / "trials.csv").read_text().splitlines()
+    assert sorted(line.partition(",")[0] for line in table[1:]) == names
+    assert "optimizer.lr" in table[0]
+    first = table[1].partition(",")[0]
+    assert f"<h1>The best of 3 trials is {first}: " in (out / "report.html").read_text()
+    trained = tmp_path / "root" / first / "checkpoints/last.ckpt"
+    assert load(best).digest() == load(trained).digest()
