@@ -7,7 +7,8 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-import vlmtune
+from data_builders.worlds.scenes.world import ScenesBuilder
+from tests.tiny import cola_plugin
 from vlmtune.cli.main import main
 from vlmtune.export.model_card import front_matter
 from vlmtune.report.run_report import RunReport
@@ -15,6 +16,7 @@ from vlmtune.report.run_report import RunReport
 EXPORTS = ["mm-adapter", "prompts", "late-layers", "eqsim", "grounded-vectors"]
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs/experiments/quickstart"
+UNSEEN = [(("red", "blue"), ("cube", "sphere"))]
 UNUSED = ("train", "val", "multi", "ar4t_train", "ar4t_test", "benchmarks", "held_out", "foils")
 
 
@@ -56,7 +58,20 @@ def test_the_hub_shows_the_scores_of_its_card(name):
     assert f"| cola_single (v1) | **map** ↑ | {100 * map_of:.1f} % |" in text
 
 
-def test_an_earlier_world_s_export_has_its_name_too(tmp_path, monkeypatch):
+def test_grounded_words_tell_an_image_from_its_twin(tmp_path, monkeypatch):
+    """In scenes that they have not seen; their export is of an earlier world."""
     monkeypatch.chdir(tmp_path)
-    model = vlmtune.load("published:scenes/grounded-words", device="cpu")
-    assert type(model.adapter).__name__ == "GroundedWords"
+    counts = dict.fromkeys(("train", "val", "cogent", "ar4t_train", "ar4t_test"), 0)
+    scenes = {"image_size": 64, "min_objects": 2, "max_objects": 3, "unseen": UNSEEN, "seed": 5}
+    plain = {"textures": ["plain"], "sizes": ["large"]}
+    world = ScenesBuilder(**counts, **scenes, **plain, test=40, multi=40)
+    world.build(tmp_path / "world", progress=False)
+    items = cola_plugin(Path("world/cola/multi_seen.json"), images="world/images/cola")
+    Path("list.yaml").write_text(yaml.safe_dump([items]))
+    model = ["--model", "published:scenes/grounded-words", "--device", "cpu"]
+    assert main(["evaluate", *model, "--benchmarks", "list.yaml", "--out", "report"]) == 0
+    report = RunReport.load(Path("report/report.json"))
+    assert report.provenance.adapter == "GroundedWords"
+    accuracy = report.results[0].metrics["accuracy"]
+    assert accuracy.n == 40
+    assert accuracy.value > 0.75
