@@ -19,6 +19,13 @@ def run_command(
     return status, output.out, output.err
 
 
+def command_output(capsys: pytest.CaptureFixture[str], words: Iterable[object]) -> tuple[str, str]:
+    """Runs a command that must end well; returns what it wrote to both streams."""
+    status, out, err = run_command(capsys, words)
+    assert status == 0, err
+    return out, err
+
+
 @contextmanager
 def refused(match: str | None = None) -> Iterator[pytest.ExceptionInfo[UserError]]:
     """Expects a `UserError` of one line in which the pattern `match` is found."""

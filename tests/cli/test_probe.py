@@ -1,21 +1,17 @@
 """`vlmtune probe`, from a folder of images to its report."""
 
 import json
-import re
-import shlex
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
 from tests.backbones import hf_models
-from tests.refusals import command_refused, run_command
+from tests.refusals import command_output, command_refused
 from tests.tiny import halves
 from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.cli import plugins, quickstart
-from vlmtune.cli.fit import NOISE
+from vlmtune.cli import plugins
 from vlmtune.errors import UserError
 from vlmtune.export.files import save_export
 from vlmtune.model import load
@@ -36,7 +32,7 @@ def photos(tmp_path_factory):
 
 
 def run(capsys, *words):
-    return run_command(capsys, words)
+    return command_output(capsys, words)
 
 
 def save_tuned(folder, model_folder, step):
@@ -54,8 +50,7 @@ def test_a_folder_is_probed(photos, model_folder, tmp_path, capsys):
     out = tmp_path / "out"
     words = ["probe", "--model", model_folder, "--images", photos, "--out", out, "--device", "cpu"]
     words += ["--side", 32, "--steps", 3, "--runs", 2, "--widths", 0, 1024]
-    status, printed, err = run(capsys, *words)
-    assert status == 0, err
+    printed, _ = run(capsys, *words)
     assert f"tables: {out / 'tables.md'}" in printed
     report = RunReport.load(out / "report.json")
     names = [result.benchmark for result in report.results]
@@ -99,8 +94,8 @@ def test_a_folder_is_probed(photos, model_folder, tmp_path, capsys):
     # Again, with one of its probes: nothing is encoded, and the numbers stay.
     (stored,) = (out / "features").glob("*/values.bin")
     before = stored.stat().st_mtime_ns
-    status, _, err = run(capsys, *words[:-2], 0)
-    assert (status, stored.stat().st_mtime_ns) == (0, before)
+    _, err = run(capsys, *words[:-2], 0)
+    assert stored.stat().st_mtime_ns == before
     assert "Storing" not in err
     again = RunReport.load(out / "report.json")
     name = "probe_categories/linear/transformation"
@@ -112,8 +107,7 @@ def test_a_model_without_texts_is_probed_and_refused_where_texts_are_read(photos
     folder = hf_models.write_timm(tmp_path / "timm")
     words = ["--images", photos, "--out", tmp_path / "out", "--transformations", "fine"]
     words += ["--side", 32, "--steps", 2, "--runs", 1, "--widths", 0, "--layer", "class-2"]
-    status, _, err = run(capsys, "probe", "--model", f"timm:{folder}", *words)
-    assert status == 0, err
+    run(capsys, "probe", "--model", f"timm:{folder}", *words)
     report = RunReport.load(tmp_path / "out/report.json")
     assert report.provenance.model["backbone"]["class_path"].endswith("TimmImage")
     (image, *_) = sorted(photos.rglob("*.png"))
@@ -128,8 +122,7 @@ def test_an_adapted_model_is_probed_beside_its_original(photos, model_folder, tm
     words = ["probe", "--images", photos, "--out", out, "--side", 32, "--steps", 2, "--runs", 2]
     words += ["--widths", 0, "--transformations", "fine", "--device", "cpu", "--frozen"]
     words += ["--layer", "pooled", "before-projection"]
-    status, _, err = run(capsys, *words, "--model", tmp_path / "tuned")
-    assert status == 0, err
+    run(capsys, *words, "--model", tmp_path / "tuned")
     names = ["tuned, frozen", "tuned"]
     names += [f"{name}, before-projection" for name in names]
     tables = (out / "tables.md").read_text()
@@ -161,7 +154,7 @@ def test_packages_are_those_an_export_may_import(photos, tmp_path, monkeypatch, 
 
     monkeypatch.setattr(plugins, "load", stop)
     words = ["probe", "--model", "x", "--images", photos, "--out", tmp_path / "out"]
-    assert run(capsys, *words, "--packages", "friend")[0] == 2
+    command_refused(capsys, [*words, "--packages", "friend"], "stop")
     assert seen == [(("x", None), ["friend"], False)]
 
 
@@ -183,8 +176,7 @@ def test_tables_and_report_show_one_difference(photos, model_folder, tmp_path, c
     out = tmp_path / "out"
     words = ["--images", photos, "--out", out, "--side", 32, "--steps", 8, "--runs", 2]
     words += ["--widths", 0, 1024, "--device", "cpu", "--frozen", "--model", tmp_path / "tuned"]
-    status, _, err = run(capsys, "probe", *words)
-    assert status == 0, err
+    run(capsys, "probe", *words)
     tables, report = ((out / name).read_text() for name in ("tables.md", "report.md"))
     for task, probe, column in (
         ("fine", "linear/transformation", 2),
@@ -204,42 +196,6 @@ def test_tables_and_report_show_one_difference(photos, model_folder, tmp_path, c
     assert "Other seeds of the training were not tested" in report
 
 
-TINY = {
-    "fit": ["--data.batch_size", "8"],
-    "probe": ["--limit", "6", "--steps", "2", "--runs", "2", "--widths", "0", "--side", "32"],
-}
-"""Options that make a command of the page small."""
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings(*(f"ignore:{pattern}" for pattern in NOISE))
-def test_before_and_after_is_one_page_as_documented(tmp_path, monkeypatch, capsys):
-    """All commands of the section, on the tiny world of the quickstart."""
-    page = (Path(__file__).parents[2] / "docs/probe.md").read_text(encoding="utf-8")
-    _, _, section = page.partition("## Before and after adaptation")
-    blocks = re.findall(r"```sh\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    configs = quickstart.write_configs(Path("runs/quickstart"), "tiny")
-    for builder, name in (("scenes", "world"), ("cola", "queries")):
-        words = ["build", builder, "--config", configs / f"{name}.yaml"]
-        assert run(capsys, *words, "--out", f"runs/quickstart/{name}")[0] == 0
-    for line in [line for block in blocks for line in block.splitlines()]:
-        words = shlex.split(line)[1:]
-        if words[0] == "quickstart":  # its world is built above
-            continue
-        words = ["2" if word == "100" else word for word in words]
-        status, _, err = run(capsys, *words, *TINY.get(words[0], ()))
-        assert status == 0, err
-    report = (tmp_path / "runs/before-and-after/report.md").read_text()
-    head = next(line for line in report.splitlines() if line.startswith("| benchmark "))
-    assert head.split(" | ")[4:] == ["lora, frozen", "lora |"]
-    assert "## What the embedding still knows, change from lora, frozen" in report
-    for name in ("probe_fine/linear/transformation", "eqben", "pug_animals"):
-        cells = row(report, name, "lora")
-        assert "not tested" not in cells[-1]
-    assert report.count("not run: ") == report.count("not run: no weights") == 4
-
-
 def test_pictures_need_no_model(photos, tmp_path, capsys):
     """Images of five classes, each of one, are too few for probes and enough for a sheet."""
     (file,) = photos.glob("train/red/0.png")
@@ -249,8 +205,7 @@ def test_pictures_need_no_model(photos, tmp_path, capsys):
     for images in (photos, tmp_path / "few"):
         sheets = tmp_path / f"sheets of {images.name}"
         words = ["--images", images, "--pictures", sheets, "--side", 48]
-        status, printed, err = run(capsys, "probe", *words)
-        assert status == 0, err
+        printed, _ = run(capsys, "probe", *words)
         assert sorted(path.name for path in sheets.iterdir()) == ["categories.jpg", "fine.jpg"]
         assert str(sheets / "fine.jpg") in printed
 

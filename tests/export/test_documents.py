@@ -11,8 +11,7 @@ from tests.backbones.hf_models import write_clip, write_siglip
 from tests.export.test_merging import trained
 from tests.tiny import write_model
 from vlmtune.adapters.lora import LoRA
-from vlmtune.backbones import HFCLIP, SigLIP
-from vlmtune.backbones.open_clip.open_clip import OpenClip
+from vlmtune.backbones import HFCLIP, OpenClip, SigLIP
 from vlmtune.export import save_export, save_merged
 
 PAGE = Path(__file__).parents[2] / "docs/retrieve.md"

@@ -14,15 +14,16 @@ from tests.backbones.hf_models import write_align, write_blip, write_clip, write
 from tests.model.checkpoints import checkpoint
 from tests.refusals import command_refused, refused
 from tests.tiny import WORDS, write_model
-from vlmtune.adapters.context_prompts import ContextPrompts
-from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.adapters.fusion_tuning import FusionTuning
-from vlmtune.adapters.last_blocks import LastBlocks
-from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.adapters.lora import LoRA
-from vlmtune.adapters.text_map import TextMap
-from vlmtune.backbones import HFCLIP, Align, Blip, SigLIP
-from vlmtune.backbones.open_clip.open_clip import OpenClip
+from vlmtune.adapters import (
+    ContextPrompts,
+    FullFineTuning,
+    FusionTuning,
+    LastBlocks,
+    LinearProbe,
+    LoRA,
+    TextMap,
+)
+from vlmtune.backbones import HFCLIP, Align, Blip, OpenClip, SigLIP
 from vlmtune.cli.main import main
 from vlmtune.export.merging import save_merged
 from vlmtune.model.model import Model

@@ -8,8 +8,7 @@ import vlmtune
 from tests.backbones.hf_models import write_clip
 from tests.tiny import write_model
 from vlmtune.adapters.late_interaction import LateInteraction
-from vlmtune.backbones.hf.hf_clip import HFCLIP
-from vlmtune.backbones.open_clip.open_clip import OpenClip
+from vlmtune.backbones import HFCLIP, OpenClip
 from vlmtune.export import save_export
 from vlmtune.export.to_image_size import to_image_size
 from vlmtune.model.model import Model

@@ -15,8 +15,7 @@ from tests.model.checkpoints import checkpoint
 from tests.refusals import refused
 from tests.tiny import WORDS
 from vlmtune.adapters import ContextPrompts, LoRA
-from vlmtune.backbones import HFCLIP, Flava, SigLIP
-from vlmtune.backbones.open_clip.open_clip import OpenClip
+from vlmtune.backbones import HFCLIP, Flava, OpenClip, SigLIP
 from vlmtune.cli.main import main
 from vlmtune.config import instantiate
 from vlmtune.export import save_export
@@ -107,11 +106,11 @@ def test_packed_projections_of_open_clip(peft, tmp_path, model_folder, images):
     assert "open_clip.create_model" in (tmp_path / "peft/README.md").read_text()
 
 
-def test_weights_of_open_clip_are_named(peft, tmp_path, images):
-    model = trained(OpenClip("ViT-S-32-alt", "random"), LoRA(targets=["key", "mlp"]))
+def test_weights_of_open_clip_are_named(peft, tiny_vl, tmp_path, images):
+    model = trained(OpenClip("Tiny-VL", "random"), LoRA(targets=["key", "mlp"]))
     save_export(tmp_path / "peft", model.backbone, model.adapter, provenance={}, peft=True)
     config = peft.PeftConfig.from_pretrained(tmp_path / "peft")
-    assert config.base_model_name_or_path == "ViT-S-32-alt:random"
+    assert config.base_model_name_or_path == "Tiny-VL:random"
     want = model.score(images, TEXTS)
     close(vlmtune.load(tmp_path / "peft", device="cpu").score(images, TEXTS), want)
     # A folder that PEFT wrote names no model of open_clip.
@@ -119,7 +118,7 @@ def test_weights_of_open_clip_are_named(peft, tmp_path, images):
     config.save_pretrained(tmp_path / "peft")
     with refused("expected base_model_name_or_path .* name the base model with --pretrained"):
         vlmtune.load(tmp_path / "peft", device="cpu")
-    named = vlmtune.load(tmp_path / "peft", "ViT-S-32-alt:random", device="cpu")
+    named = vlmtune.load(tmp_path / "peft", "Tiny-VL:random", device="cpu")
     close(named.score(images, TEXTS), want)
 
 
@@ -145,10 +144,10 @@ def test_what_peft_cannot_hold(adapter, message, tmp_path, model_folder):
             "a backbone with image_size 48",
         ),
         (lambda path: Flava(str(write_flava(path))), "FlavaNetwork, a class of vlmtune"),
-        (lambda _: OpenClip("ViT-S-32-alt", "random", image_size=64), "image_size 64"),
+        (lambda _: OpenClip("Tiny-VL", "random", image_size=64), "image_size 64"),
     ],
 )
-def test_a_base_model_that_peft_would_load_otherwise_is_refused(make, message, tmp_path):
+def test_a_base_model_that_peft_would_load_otherwise_is_refused(make, message, tiny_vl, tmp_path):
     model = trained(make(tmp_path / "base"), LoRA())
     with refused(message):
         save_export(tmp_path / "peft", model.backbone, model.adapter, provenance={}, peft=True)

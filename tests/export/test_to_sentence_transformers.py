@@ -11,8 +11,7 @@ from tests.model.checkpoints import checkpoint
 from tests.refusals import command_refused, refused
 from tests.tiny import WORDS, write_model
 from vlmtune.adapters import FullFineTuning, LoRA
-from vlmtune.backbones import HFCLIP, Blip, SigLIP
-from vlmtune.backbones.open_clip.open_clip import OpenClip
+from vlmtune.backbones import HFCLIP, Blip, OpenClip, SigLIP
 from vlmtune.cli.main import main
 from vlmtune.export.clip_twin import clip_twin
 from vlmtune.export.hf_processing import hf_image_processor, hf_tokenizer

@@ -22,9 +22,8 @@ from tests.model.checkpoints import checkpoint
 from tests.refusals import command_refused, refused
 from tests.tiny import WORDS
 from vlmtune.adapters import LinearProbe, Matching, ZeroShot
+from vlmtune.backbones import HFCLIP, OpenClip
 from vlmtune.backbones.advice import supported_types
-from vlmtune.backbones.hf.hf_clip import HFCLIP
-from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.main import main
 from vlmtune.export import save_export
 from vlmtune.model import check_checkpoint
@@ -94,18 +93,18 @@ def test_a_repository_of_open_clip_goes_to_open_clip(model_folder, hub, pictures
     assert vlmtune.load("someone/tiny", device="cpu").score(pictures, TEXTS).equal(want)
 
 
-def test_options(model_folder, exported_probe, pictures):
+def test_options(model_folder, exported_probe, tiny_vl):
     half = vlmtune.load(model_folder, device="cpu", precision="bf16", batch_size=2)
     assert half.backbone.spec()["init_args"]["precision"] == "bf16"
     assert half.scorer().batch_size == 2
     assert half.device.type == "cpu"
     with refused("no precision"):
         vlmtune.load(exported_probe, precision="bf16")
-    name = "ViT-S-32-alt"
-    with refused("pretrained weights for ViT-S-32-alt, got none"):
+    name = "Tiny-VL"
+    with refused("pretrained weights for Tiny-VL, got none"):
         vlmtune.load(name)
     made = vlmtune.load(name, "random", device="cpu")
-    want = "Model(ZeroShot on OpenClip 'ViT-S-32-alt (random weights)', 0 trained parameters, cpu)"
+    want = "Model(ZeroShot on OpenClip 'Tiny-VL (random weights)', 0 trained parameters, cpu)"
     assert repr(made) == want
 
 
