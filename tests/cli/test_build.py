@@ -23,15 +23,6 @@ GRAPHS = [
 ]
 
 
-def test_the_command_line_overrides_the_yaml(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("held_out: 0.5\npath: other.csv\n")
-    words = arguments("data_builders.corpora.table.TableBuilder", str(path), ["mine.csv"])
-    builder = make(Builder, "data_builders.corpora.table.TableBuilder", words)
-    assert isinstance(builder, TableBuilder)
-    assert (builder.held_out, builder.table.path) == (0.5, Path("mine.csv"))
-
-
 def options(corpus: str, overrides: list[str] | None = None) -> argparse.Namespace:
     given = {"config": None, "workers": 1, "part": None, "max_left_out": 0.02, "out": Path("out")}
     return argparse.Namespace(corpus=corpus, overrides=overrides or [], **given)

@@ -4,6 +4,7 @@ import argparse
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -454,20 +455,6 @@ def test_calls_at_the_same_time_share_the_runs(suite, capsys):
     assert capsys.readouterr().out.count("another call is running it") == 1
 
 
-def test_a_changed_config_is_not_taken_for_the_run_it_was(suite, capsys):
-    runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
-    compare.run(options(suite), runner)
-    Path("one.yaml").write_text("one: 2\n")
-    suite.write_text(suite.read_text().replace("seed: 2", "seed: 3"))
-    with refused("2 of 3 failed"):
-        compare.run(options(suite), runner)
-    said = capsys.readouterr().err
-    assert "expected in runs/one/seed-0 a run of the same command" in said
-    assert "expected in runs/two/seed-0 a run of the same command" in said
-    assert "First" not in Path("runs/compare.md").read_text()
-    assert len(runner.commands) == 3
-
-
 def test_a_run_on_data_that_were_built_again_is_not_done(suite, shards, tmp_path, capsys):
     folder = shutil.copytree(shards, tmp_path / "built")
     runner = Runner({"zero_shot": 0.2, "one": 0.3}, ShardSet(str(folder)).digest())
@@ -488,18 +475,28 @@ def test_a_run_on_data_that_were_built_again_is_not_done(suite, shards, tmp_path
     assert len(runner.commands) == 1
 
 
-def test_a_changed_yaml_that_a_config_names_is_another_run(suite, capsys):
+def test_a_changed_config_or_yaml_that_it_names_is_another_run(suite, capsys):
     Path("own").mkdir()
     Path("own/one.yaml").write_text("pairs: pairs.yaml\n")  # the one in its own folder
     Path("own/pairs.yaml").write_text("pairs: 1\n")
     suite.write_text(suite.read_text().replace("one.yaml", "own/one.yaml"))
     runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
     compare.run(options(suite), runner)
-    for changed, failed in (("own/pairs.yaml", 1), ("pairs.yaml", 2)):
-        Path(changed).write_text("pairs: 2\n")
-        with refused(f"{failed} of 3 failed"):
+    for changed, old, new, failed in (
+        ("own/one.yaml", "pairs:", "other:", ["one"]),
+        ("own/pairs.yaml", "1", "2", ["one"]),
+        ("suite.yaml", "seed: 2", "seed: 3", ["two"]),
+        ("pairs.yaml", "1", "2", ["one", "two"]),  # of the base
+    ):
+        before = Path(changed).read_text()
+        Path(changed).write_text(before.replace(old, new))
+        with refused(f"{len(failed)} of 3 failed"):
             compare.run(options(suite), runner)
-        assert capsys.readouterr().err.count("a run of the same command and configs") == failed
+        Path(changed).write_text(before)
+        said = re.findall("in runs/(.*)/seed-0 a run of the same comm", capsys.readouterr().err)
+        assert said == failed
+    assert "First" not in Path("runs/compare.md").read_text()
+    assert len(runner.commands) == 3
 
 
 def test_a_run_that_fails_does_not_stop_the_others(suite, capsys):

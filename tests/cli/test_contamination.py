@@ -16,6 +16,7 @@ from data_builders.corpora.karpathy import KarpathyBuilder
 from data_builders.corpora.table import TableBuilder
 from data_builders.worlds.scenes.world import ScenesBuilder
 from tests.data_builders.pictures import encoded
+from tests.runs import QUIET
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.crepe_productivity import CrepeProductivity
@@ -25,11 +26,11 @@ from vlmtune.benchmarks.sugar_crepe import SugarCrepe
 from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
 from vlmtune.benchmarks.zero_shot_classification import ZeroShotClassification
 from vlmtune.cli.contamination import unchecked
-from vlmtune.cli.fit import NOISE, Announcement
+from vlmtune.cli.fit import Announcement
 from vlmtune.data import ShardDataModule, ShardSet
 from vlmtune.training.benchmark_callback import BenchmarkCallback
 
-pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+pytestmark = QUIET
 NUMBERS = (391895, 9, 13)
 
 

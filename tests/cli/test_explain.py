@@ -124,6 +124,12 @@ def test_a_file_in_the_wrong_place_is_named_without_its_content(tmp_path, capsys
     assert capsys.readouterr().err.endswith("arguments: mine.yaml: write --config before it\n")
 
 
+def test_the_extra_of_a_package_that_is_missing_is_named():
+    said = "Requirement 'wandb>=0.12.10' not met. HINT: Try `pip install`"
+    error = configuration_error(ModuleNotFoundError(said), [])
+    assert "pip install 'vlmtune[wandb]'" in str(error)
+
+
 def test_a_module_of_the_working_directory_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "margin.py").touch()

@@ -14,8 +14,7 @@ import vlmtune
 from tests.export.test_files import trained
 from tests.tiny import cola_plugin, plugin, write_cola
 from vlmtune.adapters import LinearProbe, MMAdapter
-from vlmtune.benchmarks.cola_single import ColaSingle
-from vlmtune.benchmarks.table_retrieval import TableRetrieval
+from vlmtune.benchmarks import ColaSingle, TableRetrieval
 from vlmtune.cli import leaderboard, leaderboard_cost
 from vlmtune.cli.evaluate import default_name
 from vlmtune.cli.main import main
@@ -88,6 +87,7 @@ def test_a_killed_leaderboard_continues_to_the_same_bytes(models, benchmarks, mo
 
 
 def test_other_weights_and_other_items_are_measured_again(models, benchmarks, capsys):
+    models = models[:2]
     assert made("out", models, benchmarks) == 0
     before = Path("out/leaderboard.csv").read_text()
     weights = Path(models[1], "adapter.safetensors")
@@ -101,14 +101,14 @@ def test_other_weights_and_other_items_are_measured_again(models, benchmarks, ca
     capsys.readouterr()
     assert made("out", models, benchmarks) == 0
     told = capsys.readouterr().out
-    assert told.count(": 3 measured, 0 to measure") == 2
+    assert told.count(": 3 measured, 0 to measure") == 1
     assert "LinearProbe: 0 measured, 3 to measure" in told
     assert Path("out/leaderboard.csv").read_text() != before
     # Both benchmarks show this image, whose name stays.
     image = benchmarks.parent / "cola/red-green-dog.png"
     image.write_bytes((benchmarks.parent / "cola/red-green-cube.png").read_bytes())
     assert made("out", models, benchmarks) == 0
-    assert capsys.readouterr().out.count(": 0 measured, 3 to measure") == 3
+    assert capsys.readouterr().out.count(": 0 measured, 3 to measure") == 2
 
 
 def test_each_of_many_labels_is_among_the_items(tmp_path):
