@@ -24,7 +24,7 @@ from tests.runs import QUIET
 from tests.test_configs import Parsed, bare
 from vlmtune.adapters import MMAdapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.cli import build, quickstart
+from vlmtune.cli import build
 from vlmtune.cli.commands import EPILOG, TRAINING, command_parser
 from vlmtune.cli.compare_jobs import read_experiment
 from vlmtune.cli.main import main
@@ -212,26 +212,6 @@ def test_a_documented_command_is_one(line, place, at_root, bare, monkeypatch):
 def test_a_wrong_command_is_found(line, at_root):
     with pytest.raises((Exception, SystemExit)):
         check(line)
-
-
-@pytest.mark.slow
-def test_the_readme_trains_in_an_empty_folder_and_after_the_quickstart(
-    tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    configs = quickstart.write_configs(Path(quickstart.OUT), "tiny")
-    lines = lines_of(block("README.md", "sh", None, "vlmtune fit"))
-    scenes, cola, fit = (shlex.split(line, comments=True)[1:] for line in lines)
-    scenes += [f"--{key}={value}" for key, value in quickstart.SIZES["tiny"]["world"].items()]
-    fit += ["--trainer.max_steps=2", "--data.batch_size=8"]
-    for words in (scenes, cola, fit):
-        assert main(words) == 0, capsys.readouterr().err
-    assert Path("runs/quickstart/mm-adapter/checkpoints/last.ckpt").is_file()
-    capsys.readouterr()
-    for builder, name in (("scenes", "world"), ("cola", "queries")):  # as the quickstart does
-        config, out = str(configs / f"{name}.yaml"), f"{quickstart.OUT}/{name}"
-        assert main(["build", builder, "--config", config, "--out", out]) == 0
-    assert capsys.readouterr().err.count("reusing it") == 2
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 import torch
 
-from vlmtune.types import Batch, Pooled, PooledTokens, Scores, Targets, Tokens, concatenate
+from vlmtune.types import Batch, Pooled, PooledTokens, Targets, Tokens, concatenate
 
 
 def tokens(*lengths, width=4):
@@ -46,12 +46,6 @@ def test_only_real_numbers_change_their_type():
     assert tokens(1).to("cpu").values.dtype == torch.float32
 
 
-def test_full_scores():
-    scores = Scores.full(torch.randn(2, 3))
-    assert scores.computed.dtype == torch.bool
-    assert scores.computed.all()
-
-
 @pytest.mark.parametrize("pixels", [torch.zeros(2, 3, 4, 4), None])
 def test_a_batch_moves_as_a_whole(pixels):
     flags = torch.ones(2, 3, dtype=torch.bool)
@@ -73,5 +67,3 @@ def test_a_batch_moves_as_a_whole(pixels):
     assert moved.image_group.is_meta
     assert moved.pixels is None if pixels is None else moved.pixels.is_meta
     assert (moved.keys, moved.texts, moved.damaged) == (batch.keys, batch.texts, batch.damaged)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        batch.keys = ()

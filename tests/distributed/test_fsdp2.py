@@ -11,20 +11,19 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from tests.adapters.families import backbone
+from tests.distributed.test_collectives import cola
 from tests.distributed.test_real_adapters import assert_close, corpora, trained
 from tests.ranks import run_ranks
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module
 from tests.tiny import fit_config, keeping, plugin, write_cola
 from vlmtune.adapters import FullFineTuning, LastBlocks, LoRA
-from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.cli.main import main
 from vlmtune.cli.run_folder import AtomicCheckpoints
 from vlmtune.model import check_checkpoint, load
 from vlmtune.model.layout import WEIGHTS
 from vlmtune.model.loading import REST
-from vlmtune.objectives.degla import DeGLA
-from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.objectives import DeGLA, InfoNCE
 from vlmtune.training import EMA, FSDP2, BenchmarkCallback, RetentionBudget, RunMonitor
 from vlmtune.training.checkpoint_files import newest_checkpoint
 
@@ -68,10 +67,6 @@ def test_it_trains_as_ddp_does(adapter, family, pattern, tmp_path):
 
 def sgd(parameters):
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
-
-
-def cola(folder):
-    return ColaMulti(str(folder / "cola/cola.json"), str(folder / "cola"))
 
 
 def run(model_folder, shards, folder, strategy, adapter=None, **options):

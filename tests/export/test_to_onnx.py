@@ -1,16 +1,15 @@
 """The graphs of onnxruntime embed images and texts as vlmtune does."""
 
 import json
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from tests.backbones.hf_models import write_blip, write_bridgetower, write_flava, write_siglip
+from tests.export.test_documents import run_example
 from tests.export.test_merging import trained
 from tests.model.checkpoints import checkpoint
 from tests.refusals import refused
@@ -163,12 +162,8 @@ def test_the_example_of_the_docs_runs(exported, tmp_path, monkeypatch):
     model, folder = exported["lora"]
     (tmp_path / "FOLDER").symlink_to(folder)
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs/retrieve.md").read_text()
-    (code,) = re.findall(r"<!-- onnx -->\n```python\n(.*?)```", page, re.DOTALL)
-    names: dict = {}
-    exec(compile(code, "docs/retrieve.md", "exec"), names)
-    want = model.encode_text("a red cube")
-    torch.testing.assert_close(torch.from_numpy(names["texts"]), want, rtol=0, atol=1e-5)
+    texts = torch.from_numpy(run_example("onnx")["texts"])
+    torch.testing.assert_close(texts, model.encode_text("a red cube"), rtol=0, atol=1e-5)
 
 
 def test_what_has_no_graphs_is_refused(model_folder, tmp_path, monkeypatch):
