@@ -160,6 +160,11 @@ class Runner:
             (log.parent / "config.yaml").write_text(yaml.safe_dump(config))
 
 
+@pytest.fixture
+def runner():
+    return Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
+
+
 def test_means_of_seeds_stand_in_the_table(suite, capsys):
     values = {"zero_shot": 0.2, "one": 0.3, "one/seed-1": 0.5, "two": 0.9, "two/seed-1": 0.8}
     runner = Runner(values, digest="old")
@@ -255,7 +260,7 @@ def test_products_and_grids_are_rows_with_folders_of_their_own(suite):
     assert command_parser().parse_args(given).grid == ["a=1,2", "b=3", "c=4"]
 
 
-def test_a_grid_trains_each_strategy_with_each_combination(suite, capsys):
+def test_a_grid_trains_each_strategy_with_each_combination(suite):
     grid = ["model.optimizer.init_args.lr=0.001,0.01", "--data.batch_size=20,40"]
     names = [f"lr-{lr}_batch_size-{size}" for lr in ("0.001", "0.01") for size in (20, 40)]
     values = {f"{row}_{name}": i / 10 for row in ("one", "two") for i, name in enumerate(names)}
@@ -306,11 +311,9 @@ def test_a_grid_trains_each_strategy_with_each_combination(suite, capsys):
     suite.write_text(suite.read_text().replace("seed: 2", "seed: 3"))
     compare.run(options(suite, grid=grid, only=["one"]), runner)
     assert "two, lr 0.1" not in Path("runs-grid/compare.md").read_text()
-    capsys.readouterr()
 
 
-def test_runs_that_were_measured_on_other_items_share_no_table(suite):
-    runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
+def test_runs_that_were_measured_on_other_items_share_no_table(suite, runner):
     compare.run(options(suite), runner)
     before = Path("runs/compare.md").read_text()
     path = Path("runs/two/seed-0/report.json")
@@ -325,12 +328,11 @@ def test_runs_that_were_measured_on_other_items_share_no_table(suite):
     assert Path("runs/compare.md").read_text() == before
 
 
-def test_a_row_may_name_json_and_the_untrained_model_options_of_any_kind(suite):
+def test_a_row_may_name_json_and_the_untrained_model_options_of_any_kind(suite, runner):
     Path("one.json").write_text('{"one": 1}')
     options_of_m = "model: m, download: true, batch_size: 8, benchmarks: [b, c]"
     text = suite.read_text().replace("one.yaml", "one.json")
     suite.write_text(text.replace("model: m, benchmarks: [b, c]", options_of_m))
-    runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
     compare.run(options(suite), runner)
     untrained = " ".join(runner.commands[0])
     said = "evaluate --model m --download --batch_size 8 --benchmarks b c --name"
@@ -346,8 +348,7 @@ def test_a_wrong_grid_is_one_line(suite, wrong):
         compare.run(options(suite, grid=[wrong]), Runner({}))
 
 
-def test_what_is_done_is_not_done_again_and_what_was_stopped_goes_on(suite):
-    runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
+def test_what_is_done_is_not_done_again_and_what_was_stopped_goes_on(suite, runner):
     compare.run(options(suite, only=["one"]), runner)
     assert len(runner.commands) == 1
     checkpoint = Path("runs/two/seed-0/checkpoints/last.ckpt")
@@ -366,14 +367,13 @@ def test_what_is_done_is_not_done_again_and_what_was_stopped_goes_on(suite):
     assert len(runner.commands) == 3
 
 
-def test_a_run_that_a_signal_stopped_goes_on_from_there(suite):
+def test_a_run_that_a_signal_stopped_goes_on_from_there(suite, runner):
     last, on_signal = (Path("runs/one/seed-0") / name for name in (LAST, ON_SIGNAL))
     last.parent.mkdir(parents=True)
     specs = {"version": 1, "fingerprint": "f"} | dict.fromkeys(["backbone", "adapter"], plugin("x"))
     for path, step in ((last, 30), (on_signal, 40)):
         torch.save({"vlmtune": specs, "state_dict": {}, "global_step": step}, path)
     os.utime(on_signal, (1, 1))  # the clock was set back before the run was stopped
-    runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
     compare.run(options(suite, only=["one"]), runner)
     assert runner.commands[0][-2:] == ("--ckpt_path", str(on_signal))
 
@@ -475,12 +475,11 @@ def test_a_run_on_data_that_were_built_again_is_not_done(suite, shards, tmp_path
     assert len(runner.commands) == 1
 
 
-def test_a_changed_config_or_yaml_that_it_names_is_another_run(suite, capsys):
+def test_a_changed_config_or_yaml_that_it_names_is_another_run(suite, capsys, runner):
     Path("own").mkdir()
     Path("own/one.yaml").write_text("pairs: pairs.yaml\n")  # the one in its own folder
     Path("own/pairs.yaml").write_text("pairs: 1\n")
     suite.write_text(suite.read_text().replace("one.yaml", "own/one.yaml"))
-    runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
     compare.run(options(suite), runner)
     for changed, old, new, failed in (
         ("own/one.yaml", "pairs:", "other:", ["one"]),
@@ -545,11 +544,10 @@ def test_a_wrong_suite_is_one_line(suite, capsys, old, new, said):
     (_,) = command_refused(capsys, ["compare", suite])
 
 
-def test_an_unknown_strategy_and_a_wrong_column_are_refused(suite, tmp_path):
+def test_an_unknown_strategy_and_a_wrong_column_are_refused(suite, tmp_path, runner):
     made = read_experiment(suite)
     with refused("zero_shot, one, two, got three"):
         list_jobs(made, tmp_path, [0], ["three"], None)
-    runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
     suite.write_text(suite.read_text().replace("toy accuracy", "toy accuracy2"))
     with refused("expected accuracy2 of toy in .*: name another metric, such as accuracy, or eval"):
         compare.run(options(suite), runner)

@@ -20,6 +20,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.loggers import CSVLogger
 
 import vlmtune
+from tests.refusals import command_output
 from tests.refusals import command_refused as refused
 from tests.tiny import cola_plugin, fit_config, keeping, plugin, write_cola
 from vlmtune.adapters.last_blocks import LastBlocks
@@ -559,51 +560,36 @@ def test_scores_of_other_weights_stay_off_the_card_and_another_run_is_refused(
     assert not Path("x").exists()
 
 
-def test_evaluate_takes_lists_and_open_clip_folders(benchmark, model_folder, tmp_path, capsys):
-    again = json.loads(benchmark.read_text())
+def test_evaluate_measures_what_it_can(benchmark, model_folder, pictures, tmp_path, capsys):
+    """A list, one of which is not there, and a table with a caption that is cut."""
+    specs = [json.loads(benchmark.read_text()) for _ in range(2)]
+    gone, again = specs
+    gone["init_args"] |= {"name": "gone", "path": "nowhere.json"}
     again["init_args"]["name"] = "again"
     listed = benchmark.parent / "list.yaml"
-    listed.write_text(json.dumps(["tiny.yaml", again]))
+    listed.write_text(json.dumps([gone, "tiny.yaml", again]))
+    first, second, *_ = (path.name for path in pictures)
+    rows = ["image,caption,negatives", f"{first},a red cube,dog", f"{second},{'red ' * 76},dog"]
+    table = pictures[0].with_name("mine.csv")
+    table.write_text("\n".join(rows))
     evaluate, out = ["evaluate", "--model", model_folder, "--benchmarks"], ["--out", tmp_path / "r"]
-    store = ["--store", tmp_path / "store", "--name", "plain", "--device", "cpu"]
-    arguments = [*evaluate, listed, *out, *store]
-    assert main([str(x) for x in arguments]) == 0, capsys.readouterr().err
+    options = ["--store", tmp_path / "store", "--name", "plain", "--device", "cpu"]
+    printed, err = command_output(capsys, [*evaluate, listed, table, *out, *options])
+    assert "not run: gone: expected a JSON list" in err
+    assert "not run: gone of " in printed
+    cut = "plain: captions are longer than the model reads and truncated: mine (1 of 3)"
+    assert cut in printed
     report = json.loads((tmp_path / "r" / "report.json").read_text())
-    assert [result["benchmark"] for result in report["results"]] == ["tiny", "again"]
+    assert [result["benchmark"] for result in report["results"]] == ["tiny", "again", "mine"]
+    assert [name for name, _ in report["not_run"]] == ["gone"]
     assert (report["name"], report["provenance"]["adapter"]) == ("plain", "zero-shot")
     assert report["provenance"]["trainable_parameters"] == 0
     assert any((tmp_path / "store").iterdir())
-    refused(capsys, [*evaluate, benchmark, benchmark, *out], "'tiny' twice")
-    assert "truncated" not in capsys.readouterr().out
-
-
-def test_evaluate_counts_captions_that_are_cut(model_folder, pictures, tmp_path, capsys):
-    first, second, *_ = (path.name for path in pictures)
-    rows = [f"{first},a red cube,dog", f"{second},{'red ' * 76},dog"]
-    table = pictures[0].with_name("mine.csv")
-    table.write_text("\n".join(["image,caption,negatives", *rows]))
-    words = ["evaluate", "--model", model_folder, "--benchmarks", table, "--out", tmp_path / "r"]
-    assert main([str(x) for x in words]) == 0, capsys.readouterr().err
-    line = "tiny: captions are longer than the model reads and truncated: mine (1 of 3)"
-    assert line in capsys.readouterr().out
-    assert "truncated captions: 1 of 3" in (tmp_path / "r" / "report.md").read_text()
-
-
-def test_one_that_cannot_be_run_does_not_stop_the_others(benchmark, model_folder, tmp_path, capsys):
-    gone = json.loads(benchmark.read_text())
-    gone["init_args"] |= {"name": "gone", "path": "nowhere.json"}
-    listed = benchmark.parent / "two.yaml"
-    listed.write_text(json.dumps([gone, "tiny.yaml"]))
-    arguments = ["evaluate", "--model", str(model_folder), "--benchmarks", str(listed)]
-    assert main([*arguments, "--out", str(tmp_path / "r"), "--device", "cpu"]) == 0
-    said = capsys.readouterr()
-    assert "not run: gone: expected a JSON list" in said.err
-    assert "not run: gone of " in said.out
-    report = json.loads((tmp_path / "r" / "report.json").read_text())
-    assert [result["benchmark"] for result in report["results"]] == ["tiny"]
-    assert [name for name, _ in report["not_run"]] == ["gone"]
-    assert "nowhere.json" in (tmp_path / "r" / "report.md").read_text()
+    page = (tmp_path / "r" / "report.md").read_text()
+    assert "nowhere.json" in page
+    assert "truncated captions: 1 of 3" in page
     assert "nowhere.json" in (tmp_path / "r" / "report.html").read_text()
+    refused(capsys, [*evaluate, benchmark, benchmark, *out], "'tiny' twice")
 
 
 UNKNOWN = [
@@ -765,7 +751,7 @@ def test_every_command_with_a_model_has_the_same_options_for_it():
     assert all(shared <= options[name] for name in with_model)
 
 
-def test_unknown_benchmarks_commands_and_devices(model_folder, benchmark, capsys):
+def test_wrong_benchmarks_commands_and_devices(model_folder, benchmark, capsys):
     evaluate = ["evaluate", "--model", model_folder, "--out", "out", "--benchmarks"]
     refused(capsys, [*evaluate, "cola_mutli"], "got 'cola_mutli': did you mean 'cola_multi'? Oth")
     refused(capsys, [*evaluate, "nowhere.yaml"], "got 'nowhere.yaml': there is no such file; name")
@@ -774,17 +760,13 @@ def test_unknown_benchmarks_commands_and_devices(model_folder, benchmark, capsys
     refused(capsys, [*evaluate, benchmark, "--out", "file"], "'file'", "is a file: choose a folder")
     refused(capsys, [], "COMMAND")
     refused(capsys, ["report", "nowhere", "--out", "x"], "report.json")
-
-
-def test_a_benchmark_with_a_wrong_argument(model_folder, benchmark, tmp_path, capsys):
-    path = tmp_path / "b.yaml"
-    evaluate = ["evaluate", "--model", model_folder, "--out", "out", "--benchmarks", path]
-    path.write_text(json.dumps(cola_plugin(benchmark, limits=2)))
-    refused(capsys, evaluate, "'limits'", "did you mean 'limit'?", "ColaMulti")
-    path.write_text(json.dumps(cola_plugin(benchmark, limit="two")))
-    refused(capsys, evaluate, "limit", "two")
-    path.write_text("class_path: [")
-    refused(capsys, evaluate, "YAML", "b.yaml")
+    for text, *parts in (
+        (json.dumps(cola_plugin(benchmark, limits=2)), "'limits'", "did you mean 'limit'?", "Cola"),
+        (json.dumps(cola_plugin(benchmark, limit="two")), "limit", "two"),
+        ("class_path: [", "YAML", "b.yaml"),
+    ):
+        Path("b.yaml").write_text(text)
+        refused(capsys, [*evaluate, "b.yaml"], *parts)
 
 
 CUBES = """
