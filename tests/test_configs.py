@@ -129,9 +129,14 @@ def adapt_once(*given: Any, **options: Any) -> Any:
     """What jsonargparse makes of the spec of a class: most runs name the same ones many times."""
     state = (Path.cwd(), _typehints.sub_defaults.get(), _common.lenient_check.get())
     key = repr((given, options, state))
-    if key not in adapted:
-        adapted[key] = adapt_class(*given, **options)
-    return copy.deepcopy(adapted[key])
+    if key in adapted:
+        return copy.deepcopy(adapted[key])
+    before = repr(options.get("prev_val"))
+    made = adapt_class(*given, **options)
+    # A class in the place of another takes arguments from what was there before.
+    if repr(options.get("prev_val")) == before:
+        adapted[key] = copy.deepcopy(made)
+    return made
 
 
 class Parsed(VlmtuneCLI):

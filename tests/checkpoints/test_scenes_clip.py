@@ -1,6 +1,5 @@
 """The shipped backbone knows every word and binds nothing, as its card says."""
 
-import importlib.util
 import random
 import re
 import shutil
@@ -10,7 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from data_builders.worlds.scenes.captions import vocabulary
 from data_builders.worlds.scenes.scene import COLORS, SHAPES
+from scripts import pretrain_scenes_clip as script
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import FeatureSpec
 
@@ -19,16 +20,7 @@ FOLDER = ROOT / "checkpoints" / "scenes-clip"
 
 
 @pytest.fixture(scope="module")
-def script():
-    path = ROOT / "scripts" / "pretrain_scenes_clip.py"
-    spec = importlib.util.spec_from_file_location("pretrain_scenes_clip", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def measured(script):
+def measured():
     return script.measure(FOLDER, scenes=1000)
 
 
@@ -45,12 +37,10 @@ def test_card_states_what_is_measured(measured):
 
 
 def test_vocabulary_is_the_worlds():
-    from data_builders.worlds.scenes.captions import vocabulary
-
     assert (FOLDER / "vocabulary.txt").read_text().split() == list(vocabulary())
 
 
-def test_words_are_added_without_touching_the_others(script, tmp_path, monkeypatch):
+def test_words_are_added_without_touching_the_others(tmp_path, monkeypatch):
     """New words are learnt alone: captions of old ones keep their embeddings to the last bit."""
     shutil.copytree(FOLDER, tmp_path / "old")
     words = (FOLDER / "vocabulary.txt").read_text().split()
@@ -79,7 +69,7 @@ def test_words_are_added_without_touching_the_others(script, tmp_path, monkeypat
     assert torch.equal(old, new)
 
 
-def test_the_class_token_can_be_the_embedding(script, tmp_path):
+def test_the_class_token_can_be_the_embedding(tmp_path):
     """The saved folder says which token is read; a model of means has the same weights."""
     torch.manual_seed(0)
     for pool, rows in (("avg", slice(1, None)), ("tok", slice(0, 1))):
@@ -97,7 +87,7 @@ def test_the_class_token_can_be_the_embedding(script, tmp_path):
     assert script.model_config() == script.model_config("avg")
 
 
-def test_bound_captions_are_true_and_name_no_held_out_composition(script):
+def test_bound_captions_are_true_and_name_no_held_out_composition():
     scenes, _ = script._chunk(
         (replace(script.SPECS[1], forbidden=script.HELD_OUT), 7, 0, 40, False)
     )

@@ -137,10 +137,6 @@ def test_checkpoints_benchmarks_and_resumed_runs_are_those_of_ddp(
     want, *others = (torch.load(path, weights_only=True) for path in last)
     for got in others:
         assert got["state_dict"].keys() == want["state_dict"].keys()
-        assert (
-            got["optimizer_states"][0]["param_groups"]
-            == want["optimizer_states"][0]["param_groups"]
-        )
         for name, value in want["state_dict"].items():
             torch.testing.assert_close(got["state_dict"][name], value, rtol=1e-3, atol=1e-5)
         optimizers = [one["optimizer_states"][0] for one in (want, got)]
