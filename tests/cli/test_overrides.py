@@ -6,11 +6,14 @@ import pytest
 import yaml
 
 from tests.backbones import hf_models
-from tests.refusals import command_refused, refused
+from tests.refusals import command_output, command_refused, refused
+from tests.runs import QUIET
+from tests.test_configs import Parsed
 from tests.tiny import cola_plugin, plugin, write_cola
-from vlmtune.cli.main import main
 from vlmtune.cli.nulls import with_nulls
 from vlmtune.cli.overrides import changed_lists, loses_name, rewritten
+
+pytestmark = QUIET
 
 CONFIG = """
 trainer:
@@ -29,7 +32,7 @@ data: {train: [{path: old}], batch_size: 4}
 
 
 @pytest.fixture
-def parsed(tmp_path, capsys):
+def parsed(tmp_path):
     """Returns the complete config of a command line, without making anything."""
     path = write_cola(tmp_path / "world")
     listed = [cola_plugin(path, name=name) for name in ("seen", "unseen")]
@@ -37,11 +40,8 @@ def parsed(tmp_path, capsys):
     file.write_text(CONFIG.replace("BENCHMARKS", json.dumps(listed)))
 
     def parse(*words: str) -> dict:
-        capsys.readouterr()
-        status = main(["fit", "--config", str(file), *words, "--print_config"])
-        output = capsys.readouterr()
-        assert status == 0, output.err
-        return yaml.safe_load(output.out)
+        made = Parsed("fit", ["--config", str(file), *words])
+        return yaml.safe_load(made._parser("fit").dump(made.config["fit"], skip_unset=False))
 
     return parse
 
@@ -64,9 +64,11 @@ def test_any_callback_can_be_reached(parsed, item, same):
     assert last["init_args"]["decay"] == 0.9
 
 
-def test_a_callback_with_an_enum_as_a_default_is_added(parsed):
-    config = parsed("--trainer.callbacks+", "pytorch_lightning.callbacks.Timer")
-    timer = config["trainer"]["callbacks"][-1]
+def test_a_callback_with_an_enum_as_a_default_is_added_and_printed(parsed, tmp_path, capsys):
+    assert names(parsed()["trainer"]["callbacks"]) == ["BenchmarkCallback", "EMA"]
+    added = ["--trainer.callbacks+", "pytorch_lightning.callbacks.Timer", "--print_config"]
+    config, _ = command_output(capsys, ["fit", "--config", tmp_path / "config.yaml", *added])
+    timer = yaml.safe_load(config)["trainer"]["callbacks"][-1]
     assert timer["init_args"]["interval"] == "step"
 
 
