@@ -66,9 +66,11 @@ def test_any_callback_can_be_reached(parsed, item, same):
 
 def test_a_callback_with_an_enum_as_a_default_is_added_and_printed(parsed, tmp_path, capsys):
     assert names(parsed()["trainer"]["callbacks"]) == ["BenchmarkCallback", "EMA"]
-    added = ["--trainer.callbacks+", "pytorch_lightning.callbacks.Timer", "--print_config"]
-    config, _ = command_output(capsys, ["fit", "--config", tmp_path / "config.yaml", *added])
-    timer = yaml.safe_load(config)["trainer"]["callbacks"][-1]
+    added = ["--trainer.callbacks+", "pytorch_lightning.callbacks.Timer"]
+    words = ["--config", tmp_path / "config.yaml", *added, "--trainer.callbacks.EMA.decay=.9"]
+    config, _ = command_output(capsys, ["fit", *words, "--print_config"])
+    _, ema, timer = yaml.safe_load(config)["trainer"]["callbacks"]
+    assert ema["init_args"]["decay"] == 0.9
     assert timer["init_args"]["interval"] == "step"
 
 
