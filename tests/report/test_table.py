@@ -30,6 +30,11 @@ def test_rows_and_best(make_run):
     assert by_metric(runs)["cola_single", "1", "strict", "mean_rank_true", 96].best == {1}
 
 
+def test_the_best_of_a_row_is_found_once_for_all_runs(make_run):
+    row = rows([make_run("zero-shot", 0.2), make_run("a", 0.4)])[0]
+    assert row.best is row.best  # each cell of the page asks for it
+
+
 def test_no_sensitivity_is_the_best(make_run):
     runs = [changed(make_run(name), kind="sensitivity") for name in "ab"]
     accuracy = by_metric(runs)["cola_multi", "1", "strict", "accuracy", 210]

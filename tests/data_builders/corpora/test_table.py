@@ -52,6 +52,23 @@ def names(groups: list) -> list[str]:
     return [image.partition(" ")[0] for group in groups for image in group.image_ids]
 
 
+def test_an_image_of_five_rows_is_looked_up_once(tmp_path, monkeypatch):
+    rows = [{"image": f"{i // 5}.png", "caption": f"{i}"} for i in range(10)]
+    builder, looked_up = TableBuilder(table(tmp_path, *rows)), []
+    stat = Path.stat
+
+    def noted(path, **options):
+        looked_up.append(path.name)
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", noted)
+    lines = list(builder._listing())
+    assert [line.split()[0] for line in lines] == [row["image"] for row in rows]
+    # A shared file system answers slowly, and a table of captions has five rows an image.
+    assert looked_up.count("0.png") == looked_up.count("1.png") == 2
+    assert looked_up.count(tmp_path.name) <= 1
+
+
 def test_rows_of_one_image_are_one_record(tmp_path, capsys):
     path = table(
         tmp_path,
