@@ -125,7 +125,7 @@ def test_arguments_come_back_in_the_types_of_the_constructor(kind):
 
 
 def test_configured_arguments_become_specs_and_are_made_again():
-    shelf = Shelf(box=[Labelled("abc"), Box(2)], lid=Plain(side=1), plain={"class_path": "x"})
+    shelf = Shelf(box=[Labelled("abc"), Box(2)], lid=Plain(side=1), plain={"class": "x"})
     spec = json.loads(json.dumps(shelf.spec()))
     assert spec == shelf.spec()
     assert spec["init_args"]["box"][0] == Labelled("abc").spec()
@@ -134,7 +134,7 @@ def test_configured_arguments_become_specs_and_are_made_again():
     assert again.spec() == spec
     assert [type(box) for box in again.box] == [Labelled, Box]
     assert (again.box[0].label, again.more["lid"].side) == ("abc", 1)
-    assert again.more["plain"] == {"class_path": "x"}
+    assert again.more["plain"] == {"class": "x"}
 
 
 @pytest.mark.parametrize("value", [object(), [len], {"a": torch.ones(1)}, {1, 2}])
@@ -157,6 +157,8 @@ def test_a_wrong_call_is_still_a_type_error():
 def test_a_spec_needs_no_arguments():
     bare = {"class_path": "vlmtune.objectives.pair_bce.PairBCE"}
     assert isinstance(instantiate(bare, Objective), PairBCE)
+    shelf = instantiate({"class_path": f"{__name__}.Shelf", "init_args": {"box": bare}}, Shelf)
+    assert isinstance(shelf.box, PairBCE)
 
 
 MIXED = "vlmtune.pairs.mixed_pairs.MixedPairs"

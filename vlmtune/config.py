@@ -266,9 +266,10 @@ def _converted(value: Any, annotation: Any) -> Any:
 
 def _instantiated(value: Any) -> Any:
     """An argument of a spec, with objects for the specs in it."""
-    if isinstance(value, dict) and value.keys() == {"class_path", "init_args"}:
-        return instantiate(value, Configured)
     if isinstance(value, dict):
+        # A class that needs no arguments may be written without `init_args`.
+        if "class_path" in value and value.keys() <= {"class_path", "init_args"}:
+            return instantiate(value, Configured)
         return {key: _instantiated(item) for key, item in value.items()}
     return [_instantiated(item) for item in value] if isinstance(value, list) else value
 

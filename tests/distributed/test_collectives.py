@@ -1,5 +1,6 @@
 """Every rank makes the same collectives, whatever its batch holds: NCCL would hang otherwise."""
 
+import shutil
 import signal
 import traceback
 from contextlib import contextmanager
@@ -16,12 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.adapters.families import backbone
 from tests.collectives import Collectives, difference
+from tests.data.conftest import spoil
 from tests.ranks import run_ranks
 from tests.runs import QUIET, fit, plugin_of, weights
 from tests.runs import module as module_of
 from tests.tiny import write_cola
 from tests.toy import groups
-from tests.training.test_damaged_records import corrupted
+from tests.training.test_damaged_records import keys_of
 from tests.training.test_damaged_records import train as train_damaged
 from tests.training.test_process_group import broken, steep, trained
 from tests.training.test_signals import stops
@@ -31,6 +33,7 @@ from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.config import stems
 from vlmtune.data.collate import collate
 from vlmtune.data.noun_phrases import NounPhrases
+from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
 from vlmtune.export import save_export
 from vlmtune.objectives import ITM, InfoNCE, Objective, OnEmbeddings, PairBCE
@@ -300,7 +303,8 @@ def cola(folder):
 
 def test_runs(model_folder, shards, tmp_path):
     write_cola(tmp_path / "cola")
-    damaged, _ = corrupted(shards, tmp_path / "damaged")
+    damaged = ShardSet(str(shutil.copytree(shards, tmp_path / "damaged")))
+    spoil(damaged, keys_of(damaged, 1)[1][1])  # in the second batch of rank 1
     arguments = (tmp_path, model_folder, shards, damaged)
     by_rank = run_ranks(2, tmp_path / "ranks", runs, *arguments)
     stopped = [calls.pop() for calls in by_rank]

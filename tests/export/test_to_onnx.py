@@ -14,7 +14,6 @@ from tests.export.test_merging import trained
 from tests.model.checkpoints import checkpoint
 from tests.refusals import refused
 from tests.tiny import WORDS, write_model
-from vlmtune.adapters.bottleneck import Bottleneck
 from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.adapters.deep_prompts import DeepPrompts
 from vlmtune.adapters.ft_late import FTLate
@@ -81,10 +80,10 @@ def small(folder, layers=1):
     return OpenClip(str(write_model(folder, vision=sizes, text=sizes)))
 
 
-# Each adapter and each kind of tower once. Deep prompts and FT-Late need a second layer.
+# Each kind of tower, and of adapters those that do more than multiply embeddings. Deep prompts and
+# FT-Late need a second layer.
 MODELS = {
     "lora": (small, lambda: LoRA(targets=["query", "mlp"])),
-    "bottleneck": (small, lambda: Bottleneck(0.2)),
     "context_prompts": (small, lambda: ContextPrompts(2)),
     "deep_prompts": (lambda folder: small(folder, 2), lambda: DeepPrompts(2)),
     "ft_late": (lambda folder: small(folder, 2), lambda: FTLate(layers=1, heads=2, hidden=1)),
@@ -93,7 +92,6 @@ MODELS = {
         lambda folder: Blip(str(write_blip(folder))),
         lambda: WordPrompts(["red", WORDS[1]]),
     ),
-    "linear_probe": (lambda folder: Flava(str(write_flava(folder))), lambda: LinearProbe(True)),
     "full_finetuning": (
         lambda folder: BridgeTower(str(write_bridgetower(folder))),
         FullFineTuning,
