@@ -4,7 +4,12 @@ import pytest
 import torch
 
 from tests.refusals import refused
-from vlmtune.metrics.multiple_choice import choice_credit, choice_ranks, recall_chance
+from vlmtune.metrics.multiple_choice import (
+    choice_credit,
+    choice_ranks,
+    recall_chance,
+    text_to_text_correct,
+)
 
 
 def naive(row: list[float], ties: str) -> tuple[float, float]:
@@ -51,3 +56,9 @@ def test_chance_is_what_random_scores_reach():
     for k in (1, 3, 5):
         hits = float((ranks <= k).double().mean())
         assert recall_chance(sizes, k) == pytest.approx(hits, abs=0.01)
+
+
+def test_a_false_text_as_close_as_the_true_one_is_wrong():
+    texts = torch.tensor([[[1.0, 0.0], [0.6, 0.8], [0.6, 0.8]]])
+    false = torch.tensor([[False, False, True]])
+    assert not text_to_text_correct(texts, false, anchors=1)
