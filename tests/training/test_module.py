@@ -387,6 +387,20 @@ class Spoils(LinearProbe):
         return rows * factors
 
 
+class Certain(LinearProbe):
+    """Gives a pair an infinite score."""
+
+    def compare(self, image, text):
+        scores = super().compare(image, text)
+        scores[0, 0] = torch.inf
+        return scores
+
+
+def test_an_infinite_score_stops_training_though_its_loss_is_0(model_folder, shards, tmp_path):
+    made = module(model_folder, Certain(), [PairBCE()])
+    assert "got NaN or infinity at step 0" in stopped(made, shards, tmp_path)
+
+
 @pytest.mark.parametrize(("side", "row"), [("image", 5), ("text", 6), ("text", 1)])
 def test_scores_that_are_no_numbers_name_their_record(model_folder, shards, tmp_path, side, row):
     made, keys = module(model_folder, Spoils(**{side: row}), [InfoNCE(), PairBCE()]), Batch()
