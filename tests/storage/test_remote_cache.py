@@ -114,6 +114,27 @@ def test_room_is_what_files_in_use_and_downloads_that_go_on_leave(tmp_path):
     assert names(cache) == {"a", "b"}
 
 
+def test_what_is_not_needed_waits_for_a_reader_that_came_between(tmp_path, monkeypatch, caplog):
+    cache = FileCache(tmp_path, 20)
+    put(cache, A)
+    put(cache, B)
+    opened = []
+    fits = cache._fits
+
+    def fits_and_others_read(size: int) -> bool:
+        answer = fits(size)
+        opened.extend(cache.open(key, 10, must_not_run) for key in (A, B))
+        return answer
+
+    monkeypatch.setattr(cache, "_fits", fits_and_others_read)
+    assert cache.open(C, 10, must_not_run, wait=False) is None
+    assert len(opened) == 2
+    assert names(cache) == {"a", "b"}
+    assert not caplog.messages
+    for file in opened:
+        file.close()
+
+
 def test_other_files_of_the_folder_are_never_touched(tmp_path):
     (tmp_path / "thesis").write_text("x" * 100)
     (tmp_path / ".hidden.txt").write_text("x" * 100)

@@ -180,7 +180,9 @@ class FileCache:
         with self._locked(""):
             if not needed and not self._fits(size):
                 return None
-            self._make_room(size)
+            # A reader may have opened a file since `_fits`: what is not needed must not exceed.
+            if not self._make_room(size, needed) and not needed:
+                return None
             part.touch()  # the bytes are reserved before the lock is freed
         try:
             download(part)
@@ -196,20 +198,20 @@ class FileCache:
         finally:
             part.unlink(missing_ok=True)
 
-    def _make_room(self, size: int) -> None:
+    def _make_room(self, size: int, needed: bool) -> bool:
         # Downloads are counted first: one that ends meanwhile is then counted as a file.
         taken = self._reserved() + size
         files = sorted(self._files(), key=lambda file: file[1].st_atime_ns)  # the last use
         taken += sum(status.st_size for _, status in files)
         for path, status in files:
             if taken <= self.limit:
-                return
+                return True
             if _free(path, remove=True):
                 taken -= status.st_size
                 for note in self.folder.glob(f"{path.name}.*"):  # such as an index of the file
                     if note.suffix != ".lock":
                         note.unlink(missing_ok=True)
-        if taken > self.limit and not self._warned:
+        if taken > self.limit and needed and not self._warned:
             self._warned = True
             log.warning(
                 "The cache %s takes %d bytes, more than its limit of %d, because they are all in "
@@ -218,6 +220,7 @@ class FileCache:
                 taken,
                 self.limit,
             )
+        return taken <= self.limit
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
         """The whole files."""
