@@ -1,6 +1,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 from tests.refusals import refused
 from tests.runs import QUIET, Killed, quiet_trainer
 from tests.tiny import plugin
+from vlmtune.data.catalogue import catalogue, decoded_images
 from vlmtune.data.datamodule import EpochLoader, ShardDataModule
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
@@ -88,6 +90,22 @@ def test_workers_outlive_a_signal_to_all_processes_of_a_job(make_set, number):
         os.kill(int(worker.pid or 0), number)
     assert len(workers) == 2
     assert seen + [batch.keys for batch in batches] == keys(epoch(stream, 0))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
+def test_workers_are_forked_where_another_start_is_the_default(make_set):
+    data = make_set(6)
+    default = multiprocessing.get_start_method()
+    multiprocessing.set_start_method("spawn", force=True)  # as Python 3.14 has "forkserver"
+    try:
+        loader = epoch(GroupStream((data,), 2), 2)
+        loader.preprocess = lambda image: preprocess(image)  # cannot be sent to another process
+        assert len(keys(loader)) == 3
+        images = catalogue([data]).images
+        decoded = decoded_images(images, loader.preprocess, 2, 2, max_damaged=0.0, total=8)
+        assert sum(len(ids) for ids, _ in decoded) == len(images)
+    finally:
+        multiprocessing.set_start_method(default, force=True)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

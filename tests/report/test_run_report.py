@@ -1,3 +1,4 @@
+import inspect
 import json
 from dataclasses import fields, replace
 from pathlib import Path
@@ -52,8 +53,8 @@ def test_a_whole_result_is_kept(tmp_path, make_run):
     "part", [RunReport, Provenance, Result, MetricValue, Repeat, Occurrence, Example]
 )
 def test_every_field_is_documented(part):
-    attributes = part.__doc__.partition("Attributes:")[2]
-    assert all(f"\n        {field.name}: " in attributes for field in fields(part))
+    attributes = inspect.getdoc(part).partition("Attributes:")[2]
+    assert all(f"\n    {field.name}: " in attributes for field in fields(part))
 
 
 def test_odd_config_values_become_text_and_curves_that_diverge_have_gaps(tmp_path, make_run):

@@ -20,6 +20,7 @@ from vlmtune.data.images import content_digest, open_image
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet, read_headers
 from vlmtune.data.tar_records import Damage, RawRecord, Shard
+from vlmtune.data.worker_processes import start_method
 from vlmtune.errors import UserError
 from vlmtune.storage.progress import progress
 
@@ -113,6 +114,7 @@ def decoded_images(
         list(images.items()),  # type: ignore[arg-type]
         batch_size,
         num_workers=num_workers,
+        multiprocessing_context=start_method(num_workers),
         collate_fn=partial(_decoded, preprocess),
     )
     damaged: list[str] = []

@@ -19,6 +19,7 @@ from vlmtune.data.collate import collate
 from vlmtune.data.group_changes import GroupChanges
 from vlmtune.data.sample_order import Consumer
 from vlmtune.data.stream import GroupStream
+from vlmtune.data.worker_processes import start_method
 from vlmtune.errors import UserError
 from vlmtune.types import Batch
 
@@ -70,6 +71,7 @@ class EpochLoader:
             reader,
             batch_size=None,  # the reader yields whole batches
             num_workers=self.num_workers,
+            multiprocessing_context=start_method(self.num_workers),
             collate_fn=_identity,  # a lambda could not go to a worker
             pin_memory=torch.cuda.is_available(),  # copies to the device beside its work
             worker_init_fn=_outlive_a_signal,

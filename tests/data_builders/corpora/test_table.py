@@ -65,7 +65,8 @@ def test_an_image_of_five_rows_is_looked_up_once(tmp_path, monkeypatch):
     lines = list(builder._listing())
     assert [line.split()[0] for line in lines] == [row["image"] for row in rows]
     # A shared file system answers slowly, and a table of captions has five rows an image.
-    assert looked_up.count("0.png") == looked_up.count("1.png") == 2
+    # Since Python 3.14 `Path.is_file` does not call `Path.stat`.
+    assert 1 <= looked_up.count("0.png") == looked_up.count("1.png") <= 2
     assert looked_up.count(tmp_path.name) <= 1
 
 
