@@ -99,22 +99,11 @@ class MeasuredImages:
         value = difference_hash(content) if self._looks else None
         if value is None:
             return None
-        distances = ones(self._hashes ^ np.uint64(value))
+        different = self._hashes ^ np.uint64(value)
+        bits = np.unpackbits(different.view(np.uint8)).reshape(-1, 64)
+        distances = bits.sum(axis=1)
         nearest = int(distances.argmin())
         return self._looks[nearest][1] if distances[nearest] <= NEAR else None
-
-
-def ones(numbers: np.ndarray) -> np.ndarray:
-    """Returns how many bits of each 64-bit number are 1, added within pairs, fours and eights.
-
-    Example:
-        >>> ones(np.array([0, 7, 2**64 - 1], np.uint64)).tolist()
-        [0, 3, 64]
-    """
-    pairs = numbers - ((numbers >> 1) & 0x5555555555555555)
-    fours = (pairs & 0x3333333333333333) + ((pairs >> 2) & 0x3333333333333333)
-    eights = (fours + (fours >> 4)) & 0x0F0F0F0F0F0F0F0F
-    return (eights * 0x0101010101010101) >> 56  # the sum of all eights is in the highest one
 
 
 def difference_hash(content: bytes) -> int | None:

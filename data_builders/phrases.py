@@ -33,6 +33,16 @@ def with_article(noun: object) -> str:
     return f"{article(words)} {words}"
 
 
+def plural(noun: str) -> str:
+    """Returns the plural of a shape's name, or of a word for one.
+
+    Example:
+        >>> plural("torus"), plural("cube")
+        ('tori', 'cubes')
+    """
+    return "tori" if noun == "torus" else f"{noun}s"
+
+
 def both(first: object, second: object) -> str:
     """Returns Cola's two-object query, `a_1 o_1 + a_2 o_2`, of two noun phrases.
 

@@ -189,16 +189,6 @@ def normalised(pictures: Tensor) -> Tensor:
     return ((pictures - mean) / std).contiguous()
 
 
-def embed_text(model: CLIP, ids: Tensor) -> Tensor:
-    """The model's own text embedding, over the tokens of the longest caption alone."""
-    part: Any = model  # its parts have no types
-    length = int((ids != 0).sum(dim=1).max())
-    x = part.token_embedding(ids[:, :length]) + part.positional_embedding[:length]
-    x = part.ln_final(part.transformer(x, attn_mask=part.attn_mask[:length, :length]))
-    rows = torch.arange(len(ids), device=ids.device)
-    return normalize(x[rows, ids.argmax(dim=1)] @ part.text_projection, dim=-1)
-
-
 def initialise(model: CLIP, folder: Path) -> list[int]:
     """Copies the weights in `folder`, word by word; returns the tokens of missing words."""
     state = load_file(folder / "open_clip_model.safetensors")
@@ -247,7 +237,7 @@ def train(model: CLIP, scenes: Sequence[Scene], images: Tensor, options: argpars
             chosen = images[rows]
             shown = normalised(varied_scenes.varied(chosen)) if options.varied else pixels(chosen)
             image = model.encode_image(shown.to(device), normalize=True)
-            text = embed_text(model, ids)
+            text = model.encode_text(ids, normalize=True)
         logits = model.logit_scale.exp() * image.float() @ text.float().T
         loss = (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
         optimizer.zero_grad()

@@ -14,6 +14,7 @@ from pydantic import PositiveInt
 from typing_extensions import override
 
 from data_builders.corpora.annotations import inside
+from data_builders.corpora.karpathy import distinct_captions
 from data_builders.measured import Measured, measured_sources
 from data_builders.shard_builder import Record, ShardBuilder, images_group
 from data_builders.shard_files import all_named
@@ -136,13 +137,13 @@ def _scene(row: Mapping[str, str]) -> _Scene:
         text = row[column].strip()
         return "" if text.lower() in _EMPTY else text
 
-    captions = [" ".join(cell(column).split()) for column in ("caption", "alt_caption")]
+    captions = distinct_captions(map(cell, ("caption", "alt_caption")))
     attributed = any([cell(column) for column in _ATTRIBUTES])
     part = "attributes" if attributed else "relations"
     return _Scene(
         row["filepath"].strip().lstrip("/"),
         cell("filename_neg"),
-        tuple(dict.fromkeys(filter(None, captions))),
+        tuple(captions),
         part,
     )
 

@@ -93,9 +93,13 @@ class ActionGenomePairs(FramePairs):
         return Shown(frame, tuple(map(frozenset, relations)), text)
 
     def _read(self) -> dict[str, list[Any]]:
-        path = self.annotations
-        content = read_plain_pickle(path) if path.suffix == ".pkl" else read_json(path, LAYOUT)
-        return check_shape(content, dict[str, list[Thing]], path, LAYOUT)
+        path, shape = self.annotations, dict[str, list[Thing]]
+        if path.suffix != ".pkl":
+            return read_json(path, LAYOUT, shape=shape)
+        expected = f"{LAYOUT}, a pickle of plain values,"
+        with reading(path, expected), regular(path).open("rb") as file:
+            content = _PlainUnpickler(file).load()
+        return check_shape(content, shape, path, LAYOUT)
 
     @override
     def _item(self, images: Sequence[str], captions: Sequence[str]) -> dict[str, Any]:
@@ -140,10 +144,3 @@ class _PlainUnpickler(pickle.Unpickler):
     @override
     def find_class(self, module_name: str, global_name: str) -> Any:
         raise pickle.UnpicklingError(f"it names {module_name}.{global_name}")
-
-
-def read_plain_pickle(path: Path) -> Any:
-    """Reads a pickle of plain values."""
-    expected = f"{LAYOUT}, a pickle of plain values,"
-    with reading(path, expected), regular(path).open("rb") as file:
-        return _PlainUnpickler(file).load()

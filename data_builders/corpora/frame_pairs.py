@@ -57,8 +57,10 @@ class Moment:
 
 def find_videos(folder: Path) -> dict[str, Path]:
     """Returns the video files in a folder and its subfolders, by name without suffix."""
-    files = (path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES)
-    videos = {path.stem: path for path in files}
+    videos = {}
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() in SUFFIXES:
+            videos[path.stem] = path
     if not videos:
         raise UserError(
             f"expected videos ({', '.join(SUFFIXES)}) in {folder}, got none: name their folder"

@@ -129,13 +129,8 @@ def main() -> None:
                 f"{name}: {padded:.2f} s with captions of {CONTEXT} tokens, {cut:.2f} s with "
                 f"cut ones, {stored:.3f} s from the store"
             )
-            figure(
-                f"{name}: an epoch from the store, times as fast",
-                padded / stored,
-                "x",
-                limit,
-                f"{required:.1f}x",
-            )
+            title = f"{name}: an epoch from the store, times as fast"
+            figure(title, padded / stored, "x", limit, f"{required:.1f}x")
             figure(f"{name}: against captions cut on both sides", cut / stored, "x")
 
 

@@ -69,11 +69,8 @@ def main() -> None:
         builder.build(shards, progress=False)
         images = [image for _, (image,) in builder.records() if isinstance(image, bytes)]
         data = datamodule(shards, chosen.batch, 0, preprocess)
-        works = [
-            partial(load, data),
-            partial(decode, images, preprocess),
-            partial(decode, images, None),
-        ]
+        decoded = partial(decode, images)
+        works = [partial(load, data), partial(decoded, preprocess), partial(decoded, None)]
         loaded, bound, alone = medians(works, chosen.rounds)
         if chosen.workers:
             many = datamodule(shards, chosen.batch, chosen.workers, preprocess)
@@ -81,9 +78,8 @@ def main() -> None:
             figure(f"loader, {chosen.workers} workers", chosen.images / seconds, "images/s")
     rates = [f"{chosen.images / seconds:.0f}" for seconds in (loaded, bound, alone)]
     print(f"images/s: loader {rates[0]}, decoded and preprocessed {rates[1]}, decoded {rates[2]}")
-    figure(
-        "loader, of the speed of decoding and preprocessing", bound / loaded, "x", 1, f"{REQUIRED}x"
-    )
+    title = "loader, of the speed of decoding and preprocessing"
+    figure(title, bound / loaded, "x", 1, f"{REQUIRED}x")
 
 
 if __name__ == "__main__":

@@ -108,17 +108,14 @@ def loss_memory(batch: int, ranks: int, sharded: bool) -> int:
     loss_step(image[:8], text[:8], objectives)  # libraries allocate their own memory first
     before = peak_memory(reset=True)
     if sharded:
-        shard = ScoreShard(
-            scored(image[:rows], text),
-            diagonal(rows, batch),
-            scored(image, text[:rows]),
-            diagonal(batch, rows),
-        )
-        losses = [o.shard_loss(shard, EqualRanks(ranks)) for o in objectives]
+        group: ProcessGroup = EqualRanks(ranks)
+        of_rows = scored(image[:rows], text), diagonal(rows, batch)
+        of_columns = scored(image, text[:rows]), diagonal(batch, rows)
     else:
-        scores, targets = scored(image, text), diagonal(batch, batch)
-        shard = ScoreShard(scores, targets, scores, targets)
-        losses = [o.shard_loss(shard, ProcessGroup(alone=True)) for o in objectives]
+        group = ProcessGroup(alone=True)
+        of_rows = of_columns = scored(image, text), diagonal(batch, batch)
+    shard = ScoreShard(*of_rows, *of_columns)
+    losses = [o.shard_loss(shard, group) for o in objectives]
     torch.stack(losses).sum().backward()
     return max(1, peak_memory() - before)  # a tiny loss fits the memory that the process has
 

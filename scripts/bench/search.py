@@ -11,22 +11,21 @@ all images, in a hundredth of their time.
     python -m scripts.bench.search [--images 10000] [--queries 200] [--k 1 10 40 100 1000]
 """
 
-import itertools
 import random
 import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean
-from typing import NamedTuple
 
 from PIL import Image
 
 from data_builders.phrases import PHRASES
-from data_builders.worlds.scenes.captions import clear_relation, query
+from data_builders.worlds.scenes.captions import query
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import Scene
 from data_builders.worlds.scenes.series import Canvas, SceneSeries
+from data_builders.worlds.scenes.statements import clear_relations
 from scripts.bench.harness import DEVICE, figure, options, timed
 from vlmtune.config import ROOT
 from vlmtune.model import load
@@ -40,29 +39,13 @@ MODES = "one by one", "together"
 CHUNK = 256  # images rendered at a time
 
 
-class Statement(NamedTuple):
-    """One object's colour and shape, a relation, and another object's."""
-
-    first: str
-    relation: str
-    second: str
-
-    def __str__(self) -> str:
-        return f"{self.first} {PHRASES[self.relation]} {self.second}"
-
-
-def statements(scene: Scene) -> set[Statement]:
+def statements(scene: Scene) -> set[str]:
     """Everything that is clearly true of two objects of a scene."""
     nouns = [query(obj) for obj in scene.objects]
-    stated: set[Statement] = set()
-    for i, j in itertools.permutations(range(len(nouns)), 2):
-        relation = clear_relation(scene, i, j)
-        if relation:
-            stated.add(Statement(nouns[i], relation, nouns[j]))
-    return stated
+    return {f"{nouns[i]} {PHRASES[name]} {nouns[j]}" for i, name, j in clear_relations(scene)}
 
 
-def render(folder: Path, count: int) -> list[set[Statement]]:
+def render(folder: Path, count: int) -> list[set[str]]:
     """Writes images 0.png, 1.png, ... and returns what is true of each."""
     world, true = SceneSeries(WORLD, 0), []
     for start in range(0, count, CHUNK):
@@ -95,8 +78,7 @@ def main() -> None:
         true = render(folder, chosen.images)
         files = [folder / f"{i}.png" for i in range(chosen.images)]
         stated = sorted(set.union(*true))
-        stated = random.Random(0).sample(stated, min(chosen.queries, len(stated)))
-        captions = [str(statement) for statement in stated]
+        captions = random.Random(0).sample(stated, min(chosen.queries, len(stated)))
         _, seconds = timed(lambda: build_index(files, model, out, chosen.model))
         size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
         print(f"index: {len(files) / seconds:.0f} images/s, {size / len(files):.0f} bytes an image")
@@ -121,7 +103,7 @@ def main() -> None:
         everything = len(files)
         for k in ks:
             same = mean(a == b for a, b in zip(first[k], first[everything], strict=True))
-            shown = mean(x in true[i] for x, i in zip(stated, first[k], strict=True))
+            shown = mean(x in true[i] for x, i in zip(captions, first[k], strict=True))
             print(f"k = {k}: same {same:.1%}, true {shown:.1%} (n = {len(captions)})")
             if k != everything:
                 title = f"search, {k} of {everything} images scored again, times as fast as all"

@@ -66,12 +66,8 @@ def main() -> None:
     alone, ours = in_turns([partial(bare, batches), fit], chosen.rounds)
     print(f"a step of {chosen.batch} pairs: bare loop {1000 * alone:.1f} ms")
     added = 100 * (ours / alone - 1)
-    figure(
-        f"fit adds to a bare step of {chosen.batch} pairs",
-        added,
-        "%",
-        required=f"under {100 * REQUIRED:.0f} %",
-    )
+    title = f"fit adds to a bare step of {chosen.batch} pairs"
+    figure(title, added, "%", required=f"under {100 * REQUIRED:.0f} %")
 
 
 if __name__ == "__main__":

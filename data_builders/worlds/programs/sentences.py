@@ -164,7 +164,7 @@ def templates(function: str, first: str, second: str = "", attribute: str = "") 
         for form in _WORDS:
             frame = frame.replace(f"{{{form}}}", _phrase(phrase, form))
             field = f"{{{form}}}".replace("N", "M")
-            frame = frame.replace(field, _numbered(_phrase(other, form)))
+            frame = frame.replace(field, _phrase(other, form).replace("}", "2}"))
         return frame.replace("{attribute}", attribute)
 
     def rows(
@@ -185,8 +185,3 @@ def _phrase(phrase: str, form: Form) -> str:
     for field, words in _WORDS[form].items():
         phrase = phrase.replace(field, words)
     return phrase
-
-
-def _numbered(phrase: str) -> str:
-    """The phrase with the fields of the second set or object."""
-    return phrase.replace("{attribute}", "\0").replace("}", "2}").replace("\0", "{attribute}")

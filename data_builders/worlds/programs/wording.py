@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_builders.phrases import with_article
+from data_builders.phrases import plural, with_article
 from data_builders.worlds.programs.scene_graph import ATTRIBUTES
 from data_builders.worlds.programs.sentences import Texts
 from vlmtune.config import find_path
@@ -34,7 +34,6 @@ SYNONYMS = {
     "behind": ("behind",),
 }
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-_PLURALS = {"torus": "tori"}
 _FIELD = re.compile(r"\{.*?\}")  # of a template
 
 
@@ -126,16 +125,6 @@ def fields(
         out[f"{letter}s{mark}"] = " ".join([*adjectives, plural(noun)])
         out[f"a{name}"] = with_article(out[name])
     return out
-
-
-def plural(noun: str) -> str:
-    """The plural of a noun.
-
-    Example:
-        >>> plural("torus"), plural("cube")
-        ('tori', 'cubes')
-    """
-    return _PLURALS.get(noun, f"{noun}s")
 
 
 def number_word(number: int) -> str:

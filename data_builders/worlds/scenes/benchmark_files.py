@@ -177,7 +177,7 @@ def _write_eqben(folder: Path, images: Images, splits: Mapping[str, Split]) -> N
         if part == "ag":
             content = eqben.action_genome(images[split])
         elif part == "youcook2":
-            content = eqben.youcook2(images[split])
+            content = eqben.youcook2(images[split], splits[split].series)
         else:
             content = eqben.items(images[split], splits[split].series)
             kubric += content if part.startswith("kubric") else []

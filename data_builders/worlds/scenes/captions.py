@@ -6,7 +6,14 @@ In: a scene. Out: queries and true sentences.
 import random
 from collections.abc import Callable, Sequence
 
-from data_builders.phrases import ATTRIBUTE_ORDER, PHRASES, clear_direction, related, with_article
+from data_builders.phrases import (
+    ATTRIBUTE_ORDER,
+    PHRASES,
+    clear_direction,
+    plural,
+    related,
+    with_article,
+)
 from data_builders.worlds.scenes.scene import (
     BACKGROUNDS,
     COLORS,
@@ -25,7 +32,6 @@ FLOOR_PHRASES |= {name: f"on {name}" for name in ("grass", "sand", "tiles")}
 BACKGROUND_PHRASES = {"studio": "in a studio", "sky": "under the sky", "dusk": "at dusk",
                       "wall": "in front of a wall"}  # fmt: skip
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight")
-PLURALS = {shape: f"{shape}s" for shape in SHAPES} | {"torus": "tori"}
 PREFIXES = ("a photo of", "an image of", "a picture of", "a scene with", "")
 # Words of annotation files that vary the captions (negation, swaps, comparisons), and of PUG's
 # prompts. SPAR calls an absent animal "blank".
@@ -142,8 +148,8 @@ def _count(scene: Scene, rng: random.Random) -> str | None:
 
 
 def _number_of(number: int, shape: str | None) -> str:
-    singular, plural = (shape, PLURALS[shape]) if shape else ("object", "objects")
-    return f"{NUMBERS[number]} {singular if number == 1 else plural}"
+    noun = shape or "object"
+    return f"{NUMBERS[number]} {noun if number == 1 else plural(noun)}"
 
 
 def counting(number: int, shape: str | None) -> str:
@@ -177,6 +183,6 @@ def vocabulary() -> tuple[str, ...]:
     """Returns, sorted, every word that a caption of the embedded world can contain."""
     phrases = (*PHRASES.values(), *FLOOR_PHRASES.values(), *BACKGROUND_PHRASES.values(), *PREFIXES,
                "a photo of there is are object objects and")  # fmt: skip
-    names = (*SHAPES, *PLURALS.values(), *COLORS, *MATERIALS, *TEXTURES, *SIZES)
+    names = (*SHAPES, *map(plural, SHAPES), *COLORS, *MATERIALS, *TEXTURES, *SIZES)
     words = {*names, *FLOORS, *BACKGROUNDS, *NUMBERS, *_EXTRA_WORDS.split()}
     return tuple(sorted(words.union(*(phrase.split() for phrase in phrases))))

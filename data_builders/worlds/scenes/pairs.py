@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from data_builders.phrases import INVERSE
-from data_builders.worlds.scenes.captions import clear_relation
+from data_builders.phrases import INVERSE, both, related, with_article
+from data_builders.worlds.scenes.captions import FLOOR_PHRASES, clear_relation, counting
 from data_builders.worlds.scenes.compositions import Swap
 from data_builders.worlds.scenes.sampling import (
     CLEARANCE,
@@ -22,7 +22,7 @@ from data_builders.worlds.scenes.sampling import (
 )
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS, SIZES, Scene, SceneObject, Vector
 from data_builders.worlds.scenes.series import Series
-from data_builders.worlds.scenes.statements import Noun, exists, relation_holds
+from data_builders.worlds.scenes.statements import Noun, exists, object_count, relation_holds
 
 Pair = tuple[Scene, Scene]
 
@@ -37,6 +37,10 @@ class PairSeries(Series):
     """Scenes 2i and 2i + 1 are item i; its captions are about objects 0 and 1 of both."""
 
     scenes: ClassVar[int] = 2
+
+    def caption(self, index: int, scene: Scene, pair: Sequence[Scene]) -> str:
+        """Returns what tells one scene of item `index` from the other."""
+        return both(*first_two(scene))
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,11 @@ class MovedPairs(PairSeries):
             return None
         return scene, twin
 
+    @override
+    def caption(self, index: int, scene: Scene, pair: Sequence[Scene]) -> str:
+        first, second = first_two(scene)
+        return related(first, clear_relation(scene, 0, 1) or "", second)
+
 
 class CountedPairs(PairSeries):
     """One scene lacks the last object of the other; which one is random (EqBen, Kubric count)."""
@@ -125,11 +134,12 @@ class CountedPairs(PairSeries):
         fewer = replace(scene, objects=scene.objects[:last])
         return (scene, fewer) if rng.random() < 0.5 else (fewer, scene)
 
-    @staticmethod
-    def shape(index: int, *scenes: Scene) -> str | None:
-        """Returns the shape that item `index` counts; None, in even items, for all objects."""
-        larger = max(scenes, key=lambda scene: len(scene.objects))
-        return larger.objects[-1].shape if index % 2 else None
+    @override
+    def caption(self, index: int, scene: Scene, pair: Sequence[Scene]) -> str:
+        # Odd items count one shape, even ones all objects.
+        larger = max(pair, key=lambda shown: len(shown.objects))
+        shape = larger.objects[-1].shape if index % 2 else None
+        return counting(object_count(scene, shape), shape)
 
 
 class ChangedPairs(PairSeries):
@@ -145,6 +155,11 @@ class ChangedPairs(PairSeries):
         """Returns the attribute that item `index` changes."""
         kinds = list(self.spec.attributes()) or ["color"]
         return kinds[index % len(kinds)]
+
+    @override
+    def caption(self, index: int, scene: Scene, pair: Sequence[Scene]) -> str:
+        noun = Noun.of(scene.objects[0], [self.attribute(index)])
+        return f"a photo of {with_article(noun)}"
 
 
 # EqBen's parts from an engine, Kubric, by the names of its files.
@@ -219,6 +234,11 @@ class EditedPairs(PairSeries):
         """Returns what item `index` changes: shape, floor (if there are several) or colour."""
         kinds = ("shape", "floor", "color") if len(self.spec.floors) > 1 else ("shape", "color")
         return kinds[index % len(kinds)]
+
+    @override
+    def caption(self, index: int, scene: Scene, pair: Sequence[Scene]) -> str:
+        noun = Noun.of(scene.objects[0])
+        return f"a photo of {with_article(noun)} {FLOOR_PHRASES[scene.floor]}"
 
 
 class PlacedSets(Series):

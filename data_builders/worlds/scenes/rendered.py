@@ -14,15 +14,13 @@ from typing import Literal
 from PIL import Image
 from typing_extensions import override
 
-from data_builders.phrases import both
 from data_builders.shard_builder import Fraction, images_group
 from data_builders.worlds.scenes.ar4t_paper import PAIRS
 from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs
 from data_builders.worlds.scenes.captions import sentences
 from data_builders.worlds.scenes.compositions import RECTANGLES, Unseen, swaps, unseen_compositions
-from data_builders.worlds.scenes.formats import eqben
 from data_builders.worlds.scenes.image_files import check_device, sub_seed
-from data_builders.worlds.scenes.pairs import ENGINE, ColaPairs, PairSeries, first_two
+from data_builders.worlds.scenes.pairs import ENGINE, ColaPairs, PairSeries
 from data_builders.worlds.scenes.sampling import DEFAULT, WorldSpec
 from data_builders.worlds.scenes.scene import (
     Color,
@@ -122,12 +120,10 @@ class RenderedScenes(RenderedSet):
     def _captions(self, scenes: tuple[Scene, ...], index: int) -> list[tuple[str, ...]]:
         """The captions of each scene of an item."""
         series = self.series
-        if isinstance(series, ColaPairs):
-            return [(both(*first_two(scene)),) for scene in scenes]
         if isinstance(series, AR4TPairs):
             stated = series.captions(index, scenes)
             return [(text.caption, text.alternative) for text in stated]
         if isinstance(series, PairSeries):
-            return [(eqben.caption(scene, scenes, series, index),) for scene in scenes]
+            return [(series.caption(index, scene, scenes),) for scene in scenes]
         rng = random.Random(f"{self.seed}:sentences:{index}")
         return [tuple(sentences(scenes[0], rng))]

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from data_builders.worlds.scenes.scene import (
     BACKGROUNDS,
     CAMERA_AZIMUTH,
-    CLEVR_OBJECTS,
     COLORS,
     FLOORS,
     FOCAL,
@@ -19,7 +18,6 @@ from data_builders.worlds.scenes.scene import (
     MATERIALS,
     MAX_OBJECTS,
     ORIGIN,
-    RELATION_MARGIN,
     SHAPES,
     SIZES,
     SUPPORTS,
@@ -38,6 +36,8 @@ from vlmtune.errors import UserError
 Composition = tuple[str, str]  # color, shape
 CLEARANCE = 0.15  # minimum distance between two bounding circles
 _SEPARATION = 0.6  # minimum projected distance of two objects, in units of their summed radii
+_RELATION_MARGIN = 0.2  # minimum offset of a relation in the scene graph, as CLEVR's
+_CLEVR_OBJECTS = 10  # with CLEVR's occlusion
 # Of CLEVR's generator: the minimum distance of two centres along each ground axis, the clearance,
 # the positions from the origin, and the visible fraction (200 pixels of 320 x 240).
 _AXIS_MARGIN, _CLEVR_CLEARANCE, _CLEVR_RANGE = 0.4, 0.25, (-3.0, 3.0)
@@ -74,7 +74,7 @@ class WorldSpec:
     clevr: bool = False
 
     def __post_init__(self) -> None:
-        most = CLEVR_OBJECTS if self.clevr else MAX_OBJECTS
+        most = _CLEVR_OBJECTS if self.clevr else MAX_OBJECTS
         if not 1 <= self.min_objects <= self.max_objects <= most:
             raise UserError(
                 f"min_objects, max_objects: expected 1 <= min <= max <= {most}, got "
@@ -89,7 +89,7 @@ class WorldSpec:
 
     def as_clevr(self) -> "WorldSpec":
         """Returns the spec of scenes as CLEVR's: 3 to 10 objects, some of them nearly hidden."""
-        return replace(self, clevr=True, min_objects=3, max_objects=CLEVR_OBJECTS,
+        return replace(self, clevr=True, min_objects=3, max_objects=_CLEVR_OBJECTS,
                        min_visible=_CLEVR_VISIBLE, min_exposed=0.0)  # fmt: skip
 
     def at_least(self, count: int) -> "WorldSpec":
@@ -298,7 +298,7 @@ def sample_twin(scene: Scene, attribute: str, rng: random.Random) -> Scene:
 def relations(scene: Scene) -> dict[str, list[list[int]]]:
     """Returns the scene graph's edges: entry [r][i] lists the objects j that are `r` of i.
 
-    (c_j - c_i) . direction_r > RELATION_MARGIN; on: j stands on i; above: it does or floats over i;
+    (c_j - c_i) . direction_r > 0.2; on: j stands on i; above: it does or floats over i;
     under, below: the reverse.
     """
     axes, objects = scene.view.axes, scene.objects
@@ -310,7 +310,7 @@ def relations(scene: Scene) -> dict[str, list[list[int]]]:
         for j, b in enumerate(objects):
             offset = subtract(b.center, a.center)
             for name in GROUND_RELATIONS:
-                if dot(offset, axes[name]) > RELATION_MARGIN:
+                if dot(offset, axes[name]) > _RELATION_MARGIN:
                     table[name][i].append(j)
             if b.on == i:
                 table["on"][i].append(j)

@@ -62,7 +62,6 @@ Rays = Annotated[int, Ge(1), Le(8)]
 SUPPORTS = ("cube", "cylinder")  # shapes with a flat top that another object can stand on
 GROUND_RELATIONS = ("left", "right", "front", "behind")
 MAX_OBJECTS = 8  # more do not fit into the view without heavy occlusion
-CLEVR_OBJECTS = 10  # with CLEVR's occlusion
 
 CAMERA_DISTANCE = 16.0
 CAMERA_PITCH = 30.0  # degrees below the horizon
@@ -70,9 +69,6 @@ CAMERA_AZIMUTH = -45.0  # degrees, counter-clockwise from +x
 ORIGIN: Vector = (0.0, 0.0, 0.0)
 CAMERA_TARGET: Vector = (0.0, 0.0, 0.4)
 FOCAL = 3.17  # focal length in units of the image width
-FLOOR_EDGE = 4.2  # the floor ends this far behind the target
-LIGHT_ELEVATION = 50.0  # degrees
-RELATION_MARGIN = 0.2
 
 _PLUMB = 0.2  # maximum distance on the ground, in world units, of an object from what is below it
 _FRAME = 0.48  # objects stay within this distance of the image centre, in image widths

@@ -14,10 +14,8 @@ from data_builders.worlds.scenes.geometry import dot3
 from data_builders.worlds.scenes.scene import (
     BACKGROUNDS,
     CAMERA_TARGET,
-    FLOOR_EDGE,
     FLOORS,
     FOCAL,
-    LIGHT_ELEVATION,
     Scene,
     SceneObject,
     Vector,
@@ -44,13 +42,15 @@ _PATTERN: dict[str, tuple[float, float, float]] = {
 }
 _STRIPE, _CHECK = 0.46, 0.62  # widths in nominal radii
 _STRIPE_AXIS = tuple(w / _STRIPE for w in (0.36, 0.48, 0.8))
+_LIGHT_ELEVATION = 50.0  # degrees
+_FLOOR_EDGE = 4.2  # the floor ends this far behind the target
 _EDGE_TURN = 0.99  # cosine: the floor's edge turns with a camera that has turned farther
 _DARK, _BRIGHT = 0.42, 1.2  # the two shades of a texture, as multiples of the base colour
 
 
 def light_direction(scene: Scene) -> Vector:
     """Returns the unit vector that points to the light."""
-    azimuth, elevation = math.radians(scene.light_azimuth), math.radians(LIGHT_ELEVATION)
+    azimuth, elevation = math.radians(scene.light_azimuth), math.radians(_LIGHT_ELEVATION)
     flat = math.cos(elevation)
     return flat * math.cos(azimuth), flat * math.sin(azimuth), math.sin(elevation)
 
@@ -154,7 +154,7 @@ def _edge(scene: Scene) -> float:
     behind = camera().axes["behind"]
     along = scene.view.axes["behind"]
     turn = along[0] * behind[0] + along[1] * behind[1]
-    reach = FLOOR_EDGE * max(turn, _EDGE_TURN)
+    reach = _FLOOR_EDGE * max(turn, _EDGE_TURN)
     point = (CAMERA_TARGET[0] + reach * along[0], CAMERA_TARGET[1] + reach * along[1], 0.0)
     return scene.view.project(point)[1]
 

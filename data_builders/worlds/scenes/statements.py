@@ -148,19 +148,6 @@ def object_count(scene: Scene, shape: str | None) -> int:
     return sum(shape in (None, obj.shape) for obj in scene.objects)
 
 
-def all_true(truths: Iterable[Truth]) -> Truth:
-    """Returns False if any is false, else None if any is undecided, else True.
-
-    Example:
-        >>> all_true([True, None]), all_true([None, False]), all_true([True, True])
-        (None, False, True)
-    """
-    truths = list(truths)
-    if False in truths:
-        return False
-    return None if None in truths else True
-
-
 def clear_relations(scene: Scene, indices: Iterable[int] | None = None) -> list[Edge]:
     """Returns every relation that stands out among the objects, in both directions."""
     chosen = range(len(scene.objects)) if indices is None else indices

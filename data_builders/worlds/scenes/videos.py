@@ -15,7 +15,7 @@ from data_builders.worlds.scenes.pairs import LIGHT_STEP
 from data_builders.worlds.scenes.sampling import sample_scene
 from data_builders.worlds.scenes.scene import Scene
 from data_builders.worlds.scenes.series import Series
-from data_builders.worlds.scenes.statements import Noun, object_count
+from data_builders.worlds.scenes.statements import object_count
 
 FRAMES = 8
 FPS = 2.0
@@ -75,13 +75,3 @@ def frames(
         for video in range(videos)
         for frame in range(1, count + 1)
     )
-
-
-def video_name(frame: SceneImage) -> str:
-    """Returns the name of the video, which is the name of its folder."""
-    return frame.file.split("/")[-2]
-
-
-def subject(scene: Scene) -> Noun:
-    """Returns the object that changes, by its shape alone."""
-    return Noun.of(scene.objects[0], [])

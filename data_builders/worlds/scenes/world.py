@@ -6,7 +6,6 @@ In: options. Out: rendered scenes in the formats of corpora. Never: a shard.
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -270,12 +269,12 @@ class ScenesBuilder(Builder):
         write_json(folder / "karpathy/dataset_scenes.json", content)
         if self.foils or self.long_foils:
             self._write_foils(folder, images)
-        sentences = partial(grammar.table, synonyms=self.synonyms)
-        tables = {"grammar": (sentences, self.grammar), "graded": (graded.table, self.graded)}
-        for name, (table, count) in tables.items():
-            if count and "train" in images:
-                content = table(images["train"], self.training, self.seed, count)
-                write_text(folder / f"{name}/train.csv", content)
+        train, spec, seed = images.get("train", ()), self.training, self.seed
+        if train and self.grammar:
+            sentences = grammar.table(train, spec, seed, self.grammar, self.synonyms)
+            write_text(folder / "grammar/train.csv", sentences)
+        if train and self.graded:
+            write_text(folder / "graded/train.csv", graded.table(train, spec, seed, self.graded))
 
     def _write_foils(self, folder: Path, images: Images) -> None:
         """Writes the table to train on, and that of validation scenes to choose settings by."""
@@ -296,11 +295,10 @@ class ScenesBuilder(Builder):
             sides = cola.single_split(images["test"], self.single_attributes, untrained)
             write_json(folder / "cola/single_split.json", sides)
         for split, rows in images.items():
-            kind, _, name = split.partition("_")
-            series = splits[split].series
-            if kind == "cola" and isinstance(series, ColaPairs):
+            series, name = splits[split].series, split.partition("_")[2]
+            if isinstance(series, ColaPairs):
                 write_json(folder / f"cola/multi_{name}.json", cola.multi(rows))
-            elif isinstance(series, AR4TPairs) and kind == "ar4t":
+            elif isinstance(series, AR4TPairs):
                 alone = SINGLES[name]
                 singles = splits[alone].series if alone in splits else None
                 assert isinstance(singles, AR4TSingles | None)

@@ -3,7 +3,7 @@ from collections import Counter
 from pathlib import Path
 
 from data_builders.corpora.annotations import AnnotatedImage, AnnotatedObject
-from data_builders.corpora.queries import Query, Words
+from data_builders.corpora.queries import Pair, Query, Words, holds
 
 
 def obj(material: str, color: str, name: str) -> AnnotatedObject:
@@ -25,3 +25,11 @@ def test_words_replace_their_kind_as_often_as_they_occur():
         sampled.update(changed)
     assert 1.6 < sampled["blue"] / sampled["red"] < 2.5
     assert 1.6 < sampled["cone"] / sampled["cube"] < 2.5
+
+
+def test_one_object_is_not_two():
+    cube = obj("metal", "red", "cube")
+    red_cube = Query(("red",), "cube")
+    assert holds(red_cube, [cube])
+    assert not holds(Pair(red_cube, red_cube), [cube])
+    assert holds(Pair(red_cube, red_cube), [cube, cube])

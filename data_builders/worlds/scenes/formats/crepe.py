@@ -20,7 +20,6 @@ from data_builders.worlds.scenes.statements import (
     Edge,
     Noun,
     Truth,
-    all_true,
     clear_relations,
     exists,
     relation_holds,
@@ -74,15 +73,16 @@ class Caption:
         return f"{first} {'not ' if k in self.negated else ''}{phrase} {second}"
 
     def holds(self, scene: Scene) -> Truth:
-        """Tells whether all sentences are true."""
+        """Tells whether all sentences are true; None where none is false and one is undecided."""
         present = [self.nouns[k] for k in self.unrelated if k not in self.absent]
-        return all_true(
-            [
-                *(self._relation_holds(scene, k) for k in range(len(self.edges))),
-                *(_not(exists(scene, self.nouns[k])) for k in self.absent),
-                exists(scene, *present),
-            ]
-        )
+        truths = [
+            *(self._relation_holds(scene, k) for k in range(len(self.edges))),
+            *(_not(exists(scene, self.nouns[k])) for k in self.absent),
+            exists(scene, *present),
+        ]
+        if False in truths:
+            return False
+        return None if None in truths else True
 
     def _relation_holds(self, scene: Scene, k: int) -> Truth:
         i, name, j = self.edges[k]

@@ -6,21 +6,14 @@ In: rendered pairs and videos. Out: the contents of the files.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from data_builders.phrases import INVERSE, PHRASES, both, related, with_article
+from data_builders.phrases import INVERSE, PHRASES, with_article
 from data_builders.text_files import csv_table
-from data_builders.worlds.scenes.captions import FLOOR_PHRASES, clear_relation, counting
+from data_builders.worlds.scenes.captions import clear_relation
 from data_builders.worlds.scenes.image_files import SceneImage, pairs_of
-from data_builders.worlds.scenes.pairs import (
-    ChangedPairs,
-    CountedPairs,
-    EditedPairs,
-    MovedPairs,
-    first_two,
-)
-from data_builders.worlds.scenes.scene import Scene
+from data_builders.worlds.scenes.pairs import PairSeries, first_two
 from data_builders.worlds.scenes.series import Series
-from data_builders.worlds.scenes.statements import Noun, object_count
-from data_builders.worlds.scenes.videos import FPS, Videos, subject, video_name
+from data_builders.worlds.scenes.statements import Noun
+from data_builders.worlds.scenes.videos import FPS, Videos
 
 FOLDER = "eqben"  # holds the folders of the parts; names of images in the files leave it out
 GEBC = "eqbengebc"
@@ -29,11 +22,12 @@ Item = dict[str, str]
 
 
 def items(images: Sequence[SceneImage], series: Series) -> list[Item]:
-    """Returns `{"image0", "image1", "caption0", "caption1"}` of each item."""
+    """Returns `{"image0", "image1", "caption0", "caption1"}` of each item of a series of pairs."""
+    assert isinstance(series, PairSeries)
     rows = []
     for k, pair in pairs_of(images):
         scenes = [image.scene for image in pair]
-        texts = [caption(scene, scenes, series, k) for scene in scenes]
+        texts = [series.caption(k, scene, scenes) for scene in scenes]
         rows.append(_images(pair) | {f"caption{i}": text for i, text in enumerate(texts)})
     return rows
 
@@ -52,21 +46,6 @@ def _images(pair: Sequence[SceneImage]) -> Item:
     return {f"image{i}": image.file.removeprefix(f"{FOLDER}/") for i, image in enumerate(pair)}
 
 
-def caption(scene: Scene, pair: Sequence[Scene], series: Series, index: int) -> str:
-    """Returns the caption that tells one scene of an item from the other."""
-    if isinstance(series, MovedPairs):
-        first, second = first_two(scene)
-        return related(first, clear_relation(scene, 0, 1) or "", second)
-    if isinstance(series, CountedPairs):
-        shape = series.shape(index, *pair)
-        return counting(object_count(scene, shape), shape)
-    if isinstance(series, ChangedPairs):
-        noun = Noun.of(scene.objects[0], [series.attribute(index)])
-        return f"a photo of {with_article(noun)}"
-    assert isinstance(series, EditedPairs)
-    return f"a photo of {with_article(Noun.of(scene.objects[0]))} {FLOOR_PHRASES[scene.floor]}"
-
-
 def action_genome(images: Sequence[SceneImage]) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """Returns `{video: {subject: [item]}}` of a series of `ActedPairs`; captions are lists.
 
@@ -82,16 +61,15 @@ def action_genome(images: Sequence[SceneImage]) -> dict[str, dict[str, list[dict
                 f"{first} is {PHRASES[name]} {second}",
                 f"{second} is {PHRASES[INVERSE[name]]} {first}",
             ]
-        content[video_name(pair[0])] = {str(Noun.of(pair[0].scene.objects[0])): [row]}
+        content[_video(pair[0])] = {str(Noun.of(pair[0].scene.objects[0])): [row]}
     return content
 
 
-def youcook2(images: Sequence[SceneImage]) -> dict[str, list[Item]]:
+def youcook2(images: Sequence[SceneImage], series: Series) -> dict[str, list[Item]]:
     """Returns `{video: [item]}` of a series of `StepPairs`: "a red cube and a blue cone"."""
     content = {}
-    for _, pair in pairs_of(images):
-        captions = {f"caption{i}": both(*first_two(x.scene)) for i, x in enumerate(pair)}
-        content[video_name(pair[0])] = [_images(pair) | captions]
+    for (_, pair), item in zip(pairs_of(images), items(images, series), strict=True):
+        content[_video(pair[0])] = [item]
     return content
 
 
@@ -101,9 +79,15 @@ def gebc(images: Sequence[SceneImage], series: Videos) -> dict[str, list[Item]]:
     for _, frames in series.boundaries(images):
         row = {f"image{i}": gebc_image(frame) for i, frame in enumerate(frames)}
         for i, frame in enumerate(frames):
-            row[f"caption{i}"] = f"the {subject(frame.scene)} is {frame.scene.objects[0].color}"
-        content[video_name(frames[0])] = [row]
+            subject = frame.scene.objects[0]
+            row[f"caption{i}"] = f"the {subject.shape} is {subject.color}"
+        content[_video(frames[0])] = [row]
     return content
+
+
+def _video(frame: SceneImage) -> str:
+    """The name of the video, which is the name of its folder."""
+    return frame.file.split("/")[-2]
 
 
 def gebc_image(frame: SceneImage) -> str:
@@ -115,10 +99,10 @@ def boundaries(images: Sequence[SceneImage], series: Videos) -> dict[str, list[d
     """Returns GEB+'s boundary of each video, midway between the frames around it."""
     content: dict[str, list[dict[str, Any]]] = {}
     for boundary, frames in series.boundaries(images):
-        video = video_name(frames[0])
-        before, after = (frame.scene.objects[0].color for frame in frames)
+        video = _video(frames[0])
+        before, after = (frame.scene.objects[0] for frame in frames)
         row = {"boundary_id": f"{video}_0", "timestamp": (boundary - 0.5) / FPS,
-               "subject": f"the {subject(frames[0].scene)}", "status_before": f"is {before}",
-               "status_after": f"is {after}", "label": "Change of Color"}  # fmt: skip
+               "subject": f"the {before.shape}", "status_before": f"is {before.color}",
+               "status_after": f"is {after.color}", "label": "Change of Color"}  # fmt: skip
         content[video] = [row]
     return content

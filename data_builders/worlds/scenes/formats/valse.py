@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from data_builders.worlds.scenes.captions import NUMBERS, PLURALS, counting
+from data_builders.phrases import plural
+from data_builders.worlds.scenes.captions import NUMBERS, counting
 from data_builders.worlds.scenes.formats.context import (
     Foil,
     SceneContext,
@@ -69,10 +70,11 @@ def _existence(context: SceneContext) -> Foil | None:
 def _plurals(context: SceneContext) -> Foil | None:
     several = [s for s in context.spec.shapes if object_count(context.scene, s) > 1]
     shape = context.rng.choice(several) if several else _any_shape(context)
-    singular, plural = f"there is one {shape}", f"there are some {PLURALS[shape]}"
+    shapes = plural(shape)
+    one, some = f"there is one {shape}", f"there are some {shapes}"
     if several:
-        return Foil(plural, singular, PLURALS[shape], shape)
-    return Foil(singular, plural, shape, PLURALS[shape])
+        return Foil(some, one, shapes, shape)
+    return Foil(one, some, shape, shapes)
 
 
 def _counting(context: SceneContext, shape: str | None, numbers: Sequence[int]) -> Foil | None:

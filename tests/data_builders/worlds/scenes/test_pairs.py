@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from data_builders.phrases import INVERSE
-from data_builders.worlds.scenes.captions import clear_relation
+from data_builders.worlds.scenes.captions import clear_relation, counting
 from data_builders.worlds.scenes.compositions import RECTANGLES, swaps, unseen_compositions
 from data_builders.worlds.scenes.pairs import (
     ActedPairs,
@@ -19,7 +19,7 @@ from data_builders.worlds.scenes.pairs import (
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import COLORS, SHAPES
 from data_builders.worlds.scenes.statements import exists
-from data_builders.worlds.scenes.videos import FRAMES, Videos, subject
+from data_builders.worlds.scenes.videos import FRAMES, Videos
 from tests.data_builders.conftest import attempted
 
 UNSEEN = unseen_compositions(RECTANGLES, tuple(COLORS), SHAPES)
@@ -101,12 +101,15 @@ def test_only_one_object_moves_to_the_other_side():
 
 def test_only_the_number_differs():
     orders = set()
-    for index, (scene, twin) in items(CountedPairs(SPEC, 2)):
+    series = CountedPairs(SPEC, 2)
+    for index, (scene, twin) in items(series):
         fewer, more = sorted((scene, twin), key=lambda s: len(s.objects))
         assert fewer.objects == more.objects[:-1]
         orders.add(scene is fewer)
-        shape = CountedPairs.shape(index, scene, twin)
-        assert shape == (more.objects[-1].shape if index % 2 else None)
+        shape = more.objects[-1].shape if index % 2 else None
+        for shown in (scene, twin):
+            number = sum(shape in (None, obj.shape) for obj in shown.objects)
+            assert series.caption(index, shown, (scene, twin)) == counting(number, shape)
     assert orders == {True, False}
 
 
@@ -177,7 +180,7 @@ def test_one_object_changes_its_colour_once_and_anywhere():
         assert changes == [series.boundary(index)]
         assert len({scene.objects[1:] for scene in frames}) == 1
         assert len({scene.light_azimuth for scene in frames}) == FRAMES
-        assert subject(frames[0]) == subject(frames[-1])
+        assert frames[0].objects[0].shape == frames[-1].objects[0].shape
     series = Videos(SPEC, 2)
     assert set(Counter(series.boundary(k) for k in range(200))) == set(range(1, FRAMES))
 
