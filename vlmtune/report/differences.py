@@ -75,8 +75,9 @@ class Comparison:
         """The outcome of the test: the direction, "not significant", or "" without a test."""
         if self.paired is None or self.paired.p is None:
             return ""
-        significant = self.paired.p < LEVEL
-        return (significant and self.direction) or "not significant"
+        if self.paired.p < LEVEL and self.direction:
+            return self.direction
+        return "not significant"
 
     @property
     def texts(self) -> dict[str, str]:

@@ -196,7 +196,8 @@ def _right_and_wrong(rows: _Rows) -> dict[str, Numbers]:
 
 
 def _head(title: str, runs: Sequence[RunReport], i: int, against: str) -> dict[str, Any]:
-    return {"title": title, "run": runs[i].name, "colour": colours(runs)[i], "against": against}
+    colour = colours(runs)[i]
+    return {"title": title, "run": runs[i].name, "colour": colour, "against": against}
 
 
 def _rows(items: Mapping[str, Items], run: str, benchmark: str) -> tuple[ItemRow, ...]:

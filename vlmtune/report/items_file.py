@@ -221,9 +221,12 @@ def _row(cells: Cells, where: str, shared: dict[Any, Any]) -> ItemRow:
     captions = row.get("captions", ())
     boxes = row.get("boxes") or [None] * len(files)
     upright = row.get("upright", True)
-    images = [ImageRef(Path(file), box, upright) for file, box in zip(files, boxes, strict=True)]
+    images = []
+    for file, box in zip(files, boxes, strict=True):
+        images.append(ImageRef(Path(file), box, upright))
     unknown_scores = [[None] * len(captions)] * len(files)
     scores = row.get("scores") or unknown_scores
+    true = row.get("true", ())
 
     def same(value: Any) -> Any:
         return shared.setdefault(value, value)
@@ -234,7 +237,7 @@ def _row(cells: Cells, where: str, shared: dict[Any, Any]) -> ItemRow:
         outcome=float(outcome),
         images=same(tuple(images)),
         captions=same(tuple(captions)),
-        true=same(_grid("true", row.get("true", ()), len(files), len(captions))),
+        true=same(_grid("true", true, len(files), len(captions))),
         scores=_grid("scores", scores, len(files), len(captions)),
         rank=row.get("rank"),
     )
@@ -256,7 +259,9 @@ def _grid(
 
 def _finite(value: bool | float | None) -> bool | float | None:
     """The value, or None where numpy writes NaN for none, or infinity for a pair left out."""
-    return value if value is None or math.isfinite(value) else None
+    if value is None or math.isfinite(value):
+        return value
+    return None
 
 
 def _write_json(path: Path, rows: Iterable[Cells]) -> None:

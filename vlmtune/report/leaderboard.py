@@ -6,7 +6,7 @@ Never: a date, so that equal numbers give equal files.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
@@ -69,11 +69,12 @@ def write_leaderboard(folder: Path, entries: Sequence[MeasuredModel]) -> Path:
     The first model is the one that the others are compared with. They follow by their gain.
     """
     board = Board(Board(entries).ranked())
-    texts = {"html": board.html(), "md": board.markdown(), "csv": board.csv()}
+    page = folder / "leaderboard.html"
     with all_or_none():
-        for ending, text in texts.items():
-            write_text(folder / f"leaderboard.{ending}", text)
-    return folder / "leaderboard.html"
+        write_text(page, board.html())
+        write_text(page.with_suffix(".md"), board.markdown())
+        write_text(page.with_suffix(".csv"), board.csv())
+    return page
 
 
 class Board:
@@ -132,7 +133,8 @@ class Board:
     def warnings(self) -> list[Caveat]:
         """What limits the numbers: the caveats of a report, few items, and prompts."""
         warnings = list(caveats(self.strict))
-        for kind, means in zip(table.KINDS, zip(*self.gains, strict=True), strict=True):
+        for position, kind in enumerate(table.KINDS):
+            means = [gains[position] for gains in self.gains]
             most = max((mean.n for mean in means if mean is not None), default=0)
             for run, mean in zip(self.runs, means, strict=True):
                 if mean is not None and mean.n < most:
@@ -158,7 +160,8 @@ class Board:
 
     def _spec(self, row: Row) -> Mapping[str, Any]:
         """The class path and the options of a row's benchmark."""
-        return self.runs[0].provenance.config.get("benchmarks", {}).get(row.benchmark, {})
+        specs = self.runs[0].provenance.config.get("benchmarks", {})
+        return specs.get(row.benchmark, {})
 
     def published(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """The papers' numbers for benchmarks of these kinds, in `published.yaml`.
@@ -283,22 +286,32 @@ class Board:
         for convention, rows in self.rows.items():
             if not rows:
                 continue
-            changes = ["gained", "retained"] if convention == "strict" else []
-            heads = ["model", *changes, *COSTS]
-            heads += [f"{_title(row)} {row.directed}" for row in rows]
+            heads = ["model"]
+            if convention == "strict":
+                heads += ["gained", "retained"]
+            heads += COSTS
             # What is known of a benchmark stands under its head.
-            empty = [""] * (len(changes) + len(COSTS))
-            facts = zip(table.TITLES, *map(table.facts, rows), strict=True)
-            body = [[title, *empty, *cells] for title, *cells in facts]
+            empty = [""] * (len(heads) - 1)
+            heads += [f"{_title(row)} {row.directed}" for row in rows]
+            facts = list(map(table.facts, rows))
+            body = []
+            for position, title in enumerate(table.TITLES):
+                of_rows = [of_row[position] for of_row in facts]
+                body.append([title, *empty, *of_rows])
             for i, run in enumerate(self.runs):
-                means = _changes(self.gains[i]) if changes else []
-                numbers = [table.bracketed(row.cells[i]) for row in rows]
-                body.append([run.name, *means, *self.costs(i), *numbers])
+                cells = [run.name]
+                if convention == "strict":
+                    cells += _changes(self.gains[i])
+                cells += self.costs(i)
+                cells += [table.bracketed(row.cells[i]) for row in rows]
+                body.append(cells)
             lines += ["", f"## {convention} convention", "", *markdown_table(heads, body)]
         lines += ["", "## Warnings", ""]
         lines += [f"- {one.benchmark}: {one.text}" for one in self.warnings()]
-        if missing := self.not_run():
-            lines += ["", "## Not run", "", *(f"- {line}" for line in missing)]
+        missing = self.not_run()
+        if missing:
+            lines += ["", "## Not run", ""]
+            lines += [f"- {line}" for line in missing]
         return "\n".join([*lines, ""])
 
     def csv(self) -> str:
@@ -311,12 +324,17 @@ class Board:
         lines: list[list[object]] = [list(map(no_formula, heads))]
         for i, run in enumerate(self.runs):
             origin = run.provenance
-            cells: list[object] = [no_formula(run.name), str(run.text_only).lower()]
+            cells: list[object] = [no_formula(run.name)]
+            cells.append(str(run.text_only).lower())
             cells.append(origin.trainable_parameters)
             cost = self.entries[i].cost
-            cells += (None, None) if cost is None else astuple(cost)
+            if cost is None:
+                cells += [None, None]
+            else:
+                cells += [cost.bytes_an_image, cost.pairs_a_second]
             cells.append(origin.seconds or None)  # 0: not known, or nothing was trained
-            numbers = [*self.gains[i], *(row.cells[i] for row in rows)]
+            numbers = list(self.gains[i])
+            numbers += [row.cells[i] for row in rows]
             for number in numbers:
                 if number is None:
                     cells += [None, None, None]
@@ -354,13 +372,14 @@ def _strict(run: RunReport) -> RunReport:
 
 def _matrix(pairs: Pairs, models: int) -> list[list[dict[str, Any] | None]]:
     """Of each model against each other one: benchmarks on which it is better, and worse."""
-    matrix: list[list[dict[str, Any] | None]] = [[None] * models for _ in range(models)]
+    matrix: list[list[Any]] = [[None] * models for _ in range(models)]
     for (i, j), comparisons in pairs.items():
         verdicts = [one.verdict for one in comparisons]
         better = verdicts.count("better")
         worse = verdicts.count("worse")
         differing = (better + worse) / max(1, len(verdicts))
-        cell = {"shade": round(100 * differing), "key": f"pair-{i + 1}-{j + 1}"}
-        matrix[j][i] = {**cell, "better": better, "worse": worse}
-        matrix[i][j] = {**cell, "better": worse, "worse": better}
+        shade = round(100 * differing)
+        key = f"pair-{i + 1}-{j + 1}"
+        matrix[j][i] = {"shade": shade, "key": key, "better": better, "worse": worse}
+        matrix[i][j] = {"shade": shade, "key": key, "better": worse, "worse": better}
     return matrix

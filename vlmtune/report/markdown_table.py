@@ -36,4 +36,6 @@ def cell_text(value: Any) -> str:
     """One line without column borders and HTML: a tag in a caption stays text."""
     if isinstance(value, Markup):  # a whole line of a table
         return value
-    return TAG.sub("&lt;", " ".join(str(value).split())).replace("|", "\\|")
+    one_line = " ".join(str(value).split())
+    without_tags = TAG.sub("&lt;", one_line)
+    return without_tags.replace("|", "\\|")

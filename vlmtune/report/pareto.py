@@ -66,11 +66,13 @@ def pareto_front(points: Mapping[int, Point]) -> list[int]:
         [1, 2]
     """
     front = []
-    for key, point in points.items():
-        loss, gain = point
-        better = [other for other in points.values() if other[0] <= loss and other[1] >= gain]
+    for key, (loss, gain) in points.items():
         # A point is as good as itself, and as its equals.
-        if all(other == point for other in better):
+        as_good = set()
+        for other_loss, other_gain in points.values():
+            if other_loss <= loss and other_gain >= gain:
+                as_good.add((other_loss, other_gain))
+        if len(as_good) <= 1:
             front.append(key)
     return sorted(front, key=points.__getitem__)
 

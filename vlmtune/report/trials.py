@@ -290,7 +290,8 @@ def _reached(report: RunReport, name: str) -> MetricValue | None:
 
 def trials_csv(trials: Trials) -> str:
     """Writes a line for each trial, best first: what varied, the metric and its interval."""
-    lines: list[list[Any]] = [["trial", *trials.keys, trials.metric, "low", "high", "seconds"]]
+    heads = ["trial", *trials.keys, trials.metric, "low", "high", "seconds"]
+    lines: list[list[Any]] = [heads]
     for trial in trials.trials:
         cells: list[Any] = []
         for cell in (trial.name, *trial.values):

@@ -236,7 +236,10 @@ class Views:
         names.pop(MATRIX, None)  # the page shows this series as a square
         out = []
         for name in names:
-            values = [series.get(i, {}).get(name) for i in range(len(self.runs))]
+            values = []
+            for i in range(len(self.runs)):
+                of_run = series.get(i, {})
+                values.append(of_run.get(name))
             for part in _shared_axes(values):
                 out.append(self._distribution(name, part))
         return out
