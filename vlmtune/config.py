@@ -193,13 +193,13 @@ def instantiate(spec: Spec, base: type[T]) -> T:
         >>> type(instantiate(spec, PairPolicy)).__name__
         'AllPairs'
     """
-    if not (isinstance(spec, dict) and isinstance(spec.get("init_args", {}), dict)):
+    given = spec.get("init_args", {}) if isinstance(spec, dict) else None
+    if not isinstance(given, dict):
         raise UserError(
             f"expected class_path and init_args of {base.__name__}, got {str(spec)[:60]!r}: "
             "write both"
         )
     cls = _class(spec.get("class_path", ""), base)
-    given = spec.get("init_args", {})
     arguments = {name: _instantiated(value) for name, value in given.items()}
     plugin = cls(**_typed(cls, arguments))
     vars(plugin).setdefault("init_args", {}).update(arguments)  # digests tell 2 from 2.0

@@ -82,8 +82,10 @@ def _split(text: str) -> list[str]:
         if letter == quote or (opens and not quote):
             quote = "" if quote else letter
             letter = letter if depth else ""
-        elif not quote:
-            depth += (letter in "[{") - (letter in "]}")
+        elif letter in "[{" and not quote:
+            depth += 1
+        elif letter in "]}" and not quote:
+            depth -= 1
         if letter == "," and not depth and not quote:
             values.append("")
         else:

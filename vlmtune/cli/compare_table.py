@@ -116,22 +116,23 @@ def table(comparison: dict[str, Any]) -> list[list[str]]:
     rows = list(comparison["rows"].values())
     cells = [["strategy", "trainable parameters", *titles, "s/epoch"]]
     if rows:
-        # Chance depends on the benchmark alone, so the first run's chance is right for all runs.
         runs = list(itertools.chain.from_iterable(row["runs"] for row in rows))
-        levels = []
-        for title in titles:
-            # A run that lacks the number has no chance level either.
-            measured = [run for run in runs if title in run["units"]]
-            text = "–"
-            if measured and measured[0]["chance"][title] is not None:
-                text = number(measured[0]["chance"][title], measured[0]["units"][title])
-            levels.append(text)
+        levels = [_chance_cell(runs, title) for title in titles]
         cells.append(["chance", "", *levels, ""])
     for row in rows:
         values = [_value_cell(row["runs"], title) for title in titles]
         parameters = count(row["trainable_parameters"])
         cells.append([row["name"], parameters, *values, _seconds_cell(row["runs"])])
     return cells
+
+
+def _chance_cell(runs: Sequence[dict[str, Any]], title: str) -> str:
+    for run in runs:
+        # Chance depends on the benchmark alone; a run that lacks the number has no chance either.
+        if title in run["units"]:
+            chance = run["chance"][title]
+            return "–" if chance is None else number(chance, run["units"][title])
+    return "–"
 
 
 def _value_cell(runs: Sequence[dict[str, Any]], title: str) -> str:

@@ -94,9 +94,10 @@ def _measures_built_rows(manifest: Manifest, benchmark: Benchmark[Any]) -> bool:
         return False
     built = manifest.arguments
     path = Path(benchmark.path)
-    is_same = path.resolve() == Path(built["path"]).resolve()
-    if not is_same and (path.is_dir() or sha256_of(path) not in manifest.sources.values()):
-        return False
+    if path.resolve() != Path(built["path"]).resolve():
+        is_copy = not path.is_dir() and sha256_of(path) in manifest.sources.values()
+        if not is_copy:
+            return False
     if built["held_out"] or benchmark.held_out:
         # Digests of the images decide, so a larger part that is held out includes a smaller one.
         trained = built["splits"] or [TRAIN]

@@ -175,32 +175,38 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
         text = unhelpful.sub("", text)
     text = _one_line(text)
     text = COMMAND.sub("", text)
+    advice = _advice(text, keys)
+    return UserError(f"expected a valid config, got: {PARSED.sub('', text)}: {advice}")
+
+
+def _advice(text: str, keys: Iterable[str]) -> str:
+    missing = MODULE.search(text)
+    if missing and Path(f"{missing[1]}.py").is_file():
+        return f"{missing[1]}.py lies here, so put PYTHONPATH=. before the command"
+    if abstract := ABSTRACT.search(text):
+        module, name = abstract.groups()
+        plugin = getattr(importlib.import_module(module), name)
+        return f"define {' and '.join(sorted(plugin.__abstractmethods__))}"
+    for part, fix in ADVICE.items():
+        if part in text:
+            return fix
+    wrong = WRONG.search(text)
+    if wrong is None:
+        return "change the config"
     known = [key for key in keys if not key.endswith(".help")]
     for module, name in CLASS.findall(text):
         known += _names(module, name)
-    wrong = WRONG.search(text)
-    tried = []
-    if wrong:
-        # What stands before the first point may be misspelt, too.
-        before, _, _ = wrong[1].partition(".")
-        tried = [wrong[1], before]
-        known = [key for key in known if key != wrong[1]]  # a base's, which its class lacks
-    near = [one for name in tried for one in difflib.get_close_matches(name, known, 1)]
-    fixes = [fix for part, fix in ADVICE.items() if part in text]
-    missing = MODULE.search(text)
-    abstract = ABSTRACT.search(text)
-    if missing and Path(f"{missing[1]}.py").is_file():
-        advice = f"{missing[1]}.py lies here, so put PYTHONPATH=. before the command"
-    elif abstract:
-        methods = getattr(importlib.import_module(abstract[1]), abstract[2]).__abstractmethods__
-        advice = f"define {' and '.join(sorted(methods))}"
-    elif fixes or near:
-        advice = fixes[0] if fixes else f"did you mean {near[0]!r}?"
-    elif wrong and wrong[1].endswith((".yaml", ".yml")):
-        advice = "write --config before it"
-    else:
-        advice = "change the config"
-    return UserError(f"expected a valid config, got: {PARSED.sub('', text)}: {advice}")
+    key = wrong[1]
+    known = [other for other in known if other != key]  # a base's, which its class lacks
+    # What stands before the first point may be misspelt, too.
+    before, _, _ = key.partition(".")
+    for tried in (key, before):
+        near = difflib.get_close_matches(tried, known, 1)
+        if near:
+            return f"did you mean {near[0]!r}?"
+    if key.endswith((".yaml", ".yml")):
+        return "write --config before it"
+    return "change the config"
 
 
 def _without_loop(error: Exception) -> str:

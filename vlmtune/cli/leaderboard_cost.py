@@ -32,12 +32,8 @@ RUNS = 3
 def cost_of(model: Model, captions: Sequence[str], file: Path) -> Cost | None:
     """What an index of the model stores and how fast it is searched; None without an index.
 
-    It is measured once, so that a page which is made again is the same page.
-
-    Args:
-        model: The model.
-        captions: The first that the model can read is scored with images.
-        file: Where the cost is kept.
+    The first caption that the model can read is scored with images. The file keeps the cost, so
+    that a page which is made again is the same page.
     """
     if file.is_file():
         return read_json(file, "the cost of a model", "remove it", Cost)

@@ -67,28 +67,18 @@ def entry() -> None:
 def run_command(arguments: list[str]) -> int:
     """Runs a command; unlike `main`, it lets errors through."""
     # Words with dashes or underscores mean the same, on every command.
-    arguments = [renamed_option(_located(word), "_", "-") for word in arguments]
-    if arguments and arguments[0] in TRAINING:
-        command, rest = arguments[0], arguments[1:]
-        if not rest or {"-h", "--help"} & set(rest):
-            print(TRAINING_HELP.format(command=command, summary=sentence(TRAINING[command])))
-            return 0 if rest else 2
-        # Lightning's own help lists every key, which a newcomer should not meet first:
-        # it hides behind `--all-help`.
-        for position, argument in enumerate(rest):
-            if argument == "--all-help":
-                rest[position] = "--help"
-        rest = [renamed_option(word, "-", "_") for word in rest]
-        _command_module("fit").run(command, rest)
-        return 0
-    with_help = {"-h", "--help"} & {*arguments[2:]}
-    if with_help and arguments[0] == "build" and not arguments[1].startswith("-"):
-        _command_module("build").show_help(arguments[1])
+    words = [renamed_option(_located(argument), "_", "-") for argument in arguments]
+    command, *rest = words or [""]
+    wants_help = "-h" in rest or "--help" in rest
+    if command in TRAINING:
+        return _train(command, rest, wants_help)
+    if command == "build" and wants_help and not rest[0].startswith("-"):
+        _command_module("build").show_help(rest[0])
         return 0
     of_table: list[str] = []
-    if arguments and arguments[0] in ("evaluate", "leaderboard", "export"):
-        of_table, arguments = table_options(arguments)
-    options, unknown = command_parser().parse_known_args(arguments)
+    if command in ("evaluate", "leaderboard", "export"):
+        of_table, words = table_options(words)
+    options, unknown = command_parser().parse_known_args(words)
     if of_table:
         from vlmtune.cli.plugins import is_table  # few commands have a table
 
@@ -101,6 +91,18 @@ def run_command(arguments: list[str]) -> int:
         )
     options.overrides = of_table or unknown
     _command_module(options.command).run(options)
+    return 0
+
+
+def _train(command: str, words: list[str], wants_help: bool) -> int:
+    if wants_help or not words:
+        print(TRAINING_HELP.format(command=command, summary=sentence(TRAINING[command])))
+        return 0 if words else 2
+    # Lightning's own help lists every key, which a newcomer should not meet first.
+    names = {"--all-help": "--help"}
+    shown = [names.get(word, word) for word in words]
+    keys = [renamed_option(word, "-", "_") for word in shown]
+    _command_module("fit").run(command, keys)
     return 0
 
 

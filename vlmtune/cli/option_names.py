@@ -54,7 +54,9 @@ def given_options(words: Sequence[str], is_read: Callable[[str], bool]) -> Itera
     while waiting:
         word = waiting.pop(0)
         key, equals, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or not is_read(key) or not (equals or waiting):
+        is_option = word.startswith("--") and is_read(key)
+        has_value = equals or waiting
+        if not is_option or not has_value:
             yield Given([word])
             continue
         given = [word]

@@ -85,8 +85,8 @@ class RunProgress(ProgressBar):
         for callback in callbacks:
             if isinstance(callback, RunMonitor):
                 numbers |= callback.latest
-        note = "  ".join(form.format(numbers[x]) for x, form in SHOWN.items() if x in numbers)
-        self._bar.update(self._steps, completed=step, note=note)
+        shown = [form.format(numbers[name]) for name, form in SHOWN.items() if name in numbers]
+        self._bar.update(self._steps, completed=step, note="  ".join(shown))
 
     @override
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
