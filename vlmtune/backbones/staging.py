@@ -15,6 +15,7 @@ from vlmtune.backbones.base import Fusion, TextTower, Tower
 from vlmtune.errors import UserError
 from vlmtune.types import Features, FeatureSpec, Pooled, Tokens, send
 
+States = Float[Tensor, "n t w"]
 Mask = Bool[Tensor, "n t"]
 """True where a token is real; padding is False."""
 
@@ -88,17 +89,17 @@ def embed_words(embedding: nn.Embedding, ids: Int[Tensor, "n t"], mask: Mask) ->
     return replace(words, ids=ids, noted_lengths=lengths)
 
 
-def unmasked(tokens: Float[Tensor, "n t w"]) -> Tokens:
+def unmasked(tokens: States) -> Tokens:
     """Tokens that are all real, in float32."""
     return Tokens.full(tokens.float())
 
 
-def masked(tokens: Float[Tensor, "n t w"], mask: Mask) -> Tokens:
+def masked(tokens: States, mask: Mask) -> Tokens:
     """Tokens in float32, set to zero where `mask` is False."""
     return Tokens(tokens, mask).masked(tokens)
 
 
-def last_real(tokens: Float[Tensor, "n t w"], mask: Mask) -> Float[Tensor, "n w"]:
+def last_real(tokens: States, mask: Mask) -> Float[Tensor, "n w"]:
     """The token at the last real position of each row: the end token of a caption."""
     row = torch.arange(len(tokens), device=tokens.device)
     last = mask.sum(dim=1) - 1

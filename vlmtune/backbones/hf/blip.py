@@ -25,7 +25,7 @@ from vlmtune.backbones.hf.towers import (
     log_odds,
     vision_tower,
 )
-from vlmtune.backbones.staging import parameters_of, unmasked
+from vlmtune.backbones.staging import States, parameters_of, unmasked
 from vlmtune.types import FeatureSpec, Pixels, Tokens
 
 
@@ -134,7 +134,7 @@ class BlipFusion(Fusion):
         return tokens[:, 0]
 
 
-def embed_pixels(vision: Any, pixels: Pixels) -> Float[Tensor, "n t w"]:
+def embed_pixels(vision: Any, pixels: Pixels) -> States:
     """Class token and patches with their positions; another image size is a `ValueError`."""
     size = vision.embeddings.image_size
     if tuple(pixels.shape[2:]) != (size, size):  # the library would cut its positions

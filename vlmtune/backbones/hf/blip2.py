@@ -25,7 +25,7 @@ from vlmtune.backbones.hf.towers import (
     log_odds,
     vision_tower,
 )
-from vlmtune.backbones.staging import parameters_of, repeated, side_by_side, unmasked
+from vlmtune.backbones.staging import States, parameters_of, repeated, side_by_side, unmasked
 from vlmtune.types import FeatureSpec, Tokens
 
 TEMPERATURE = 0.07  # at the start of pre-training; the library's checkpoints lack what it became
@@ -106,7 +106,7 @@ class QFormerTextTower(BertTextTower):
     """The Q-Former on captions, without queries and so without cross-attention."""
 
     @override
-    def embed(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
+    def embed(self, tokens: States) -> States:
         positions = self.table.weight[: tokens.shape[1]]
         return read_in(self.embeddings, tokens + positions)
 
@@ -201,12 +201,12 @@ class QFormerITC(QFormerFusion):
         cosines = image.values @ text.values.mT
         return cosines[:, :, 0].amax(dim=1) / TEMPERATURE
 
-    def _projected(self, projection: nn.Linear, tokens: Float[Tensor, "n t w"]) -> Tokens:
+    def _projected(self, projection: nn.Linear, tokens: States) -> Tokens:
         projected = projection(tokens.to(projection.weight.dtype))
         return unmasked(normalize(projected, dim=-1))
 
 
-def read_in(qformer: Any, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
+def read_in(qformer: Any, tokens: States) -> States:
     """The Q-Former's norm before its first layer."""
     norm = qformer.layernorm
     normed = norm(tokens.to(norm.weight.dtype))

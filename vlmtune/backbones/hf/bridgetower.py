@@ -25,7 +25,7 @@ from vlmtune.backbones.hf.towers import (
     log_odds,
     through,
 )
-from vlmtune.backbones.staging import parameters_of, unmasked
+from vlmtune.backbones.staging import States, parameters_of, unmasked
 from vlmtune.types import FeatureSpec, Pixels, Tokens
 
 IMAGE = 1
@@ -252,6 +252,6 @@ class BridgeFusion(Fusion):
         return model.get_cls_features(words, patches)
 
 
-def _embed(visual: Any, pixels: Pixels) -> Float[Tensor, "n t w"]:
+def _embed(visual: Any, pixels: Pixels) -> States:
     # The library has tokens before rows here.
     return visual.forward_pre(pixels).transpose(0, 1)

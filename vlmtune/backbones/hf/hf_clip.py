@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from transformers import CLIPModel
 from typing_extensions import override
@@ -16,10 +16,10 @@ from typing_extensions import override
 from vlmtune.backbones.hf.backbone import HFDualEncoder
 from vlmtune.backbones.hf.loading import Loaded
 from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower, HFTokenizer, vision_tower
-from vlmtune.backbones.staging import embed_words, last_real
+from vlmtune.backbones.staging import Mask, States, embed_words, last_real
 from vlmtune.backbones.weight_checks import named_openai
 from vlmtune.errors import UserError
-from vlmtune.types import Tokens
+from vlmtune.types import Pixels, Tokens
 
 
 class HFCLIP(HFDualEncoder):
@@ -79,17 +79,15 @@ class CLIPTextTower(HFTextTower):
         return embed_words(self.embedding, ids, mask & (ends_before == 0))
 
     @override
-    def attention(self, mask: Bool[Tensor, "n t"]) -> dict[str, Any]:
+    def attention(self, mask: Mask) -> dict[str, Any]:
         return {"attention_mask": None, "is_causal": True}
 
     @override
-    def pool(
-        self, tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]
-    ) -> Float[Tensor, "n w"]:
+    def pool(self, tokens: States, mask: Mask) -> Float[Tensor, "n w"]:
         return last_real(tokens, mask)
 
 
-def _embed(vision: Any, pixels: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n t w"]:
+def _embed(vision: Any, pixels: Pixels) -> States:
     return vision.pre_layrnorm(vision.embeddings(pixels))
 
 

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from typing_extensions import override
 
 from vlmtune.backbones.base import ImageTower, TextTower
 from vlmtune.backbones.staging import (
+    Mask,
+    States,
     check_words,
     embed_words,
     parameters_of,
@@ -23,9 +25,6 @@ from vlmtune.backbones.staging import (
 )
 from vlmtune.errors import UserError
 from vlmtune.types import Pixels, Tokens
-
-States = Float[Tensor, "n t w"]
-Mask = Bool[Tensor, "n t"]
 
 
 class HFTokenizer:
@@ -43,7 +42,7 @@ class HFTokenizer:
         self.special = (words[0], trail)  # how many special tokens stand around the words
         self.pad = int(tokenizer.pad_token_id)
 
-    def __call__(self, texts: Sequence[str]) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:
+    def __call__(self, texts: Sequence[str]) -> tuple[Int[Tensor, "n t"], Mask]:
         """Returns ids up to the longest caption, and their mask."""
         output = self._encode(list(texts))
         mask = output["attention_mask"].bool()
@@ -66,7 +65,7 @@ class HFTokenizer:
     def too_long(self, texts: Sequence[str]) -> list[str]:
         """Returns the captions of more tokens than the model reads; their ends are cut off."""
 
-        def mask(some: list[str], length: int) -> Bool[Tensor, "n t"]:
+        def mask(some: list[str], length: int) -> Mask:
             encoded = self._encode(some, max_length=length)
             return encoded["attention_mask"].bool()
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from open_clip.hf_model import HFTextEncoder
 from open_clip.transformer import text_global_pool
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from typing_extensions import override
 from vlmtune.backbones.base import TextTower
 from vlmtune.backbones.open_clip.towers import first_of
 from vlmtune.backbones.staging import (
+    Mask,
     check_words,
     embed_words,
     encode_words,
@@ -65,7 +66,7 @@ class Tokenizer:
 
     def __call__(
         self, texts: list[str], length: int | None = None
-    ) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:
+    ) -> tuple[Int[Tensor, "n t"], Mask]:
         """Returns padded ids and True up to and including the end token.
 
         Captions are cut to `length` tokens, by default to those that the model reads.
@@ -91,7 +92,7 @@ class Tokenizer:
     def too_long(self, texts: Sequence[str]) -> list[str]:
         """Returns the captions of more tokens than the model reads."""
 
-        def mask(some: list[str], length: int) -> Bool[Tensor, "n t"]:
+        def mask(some: list[str], length: int) -> Mask:
             _, mask = self(some, length)
             return mask
 
@@ -269,7 +270,7 @@ class TextSide:
         return masked(tokens[:, :longest], mask[:, :longest])
 
 
-def _longest(mask: Bool[Tensor, "n t"]) -> int:
+def _longest(mask: Mask) -> int:
     if not len(mask):
         return 0
     return int(mask.sum(dim=1).max())
