@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
 from typing_extensions import override
 
 RowsT = TypeVar("RowsT", bound="Rows")
@@ -233,7 +232,8 @@ class Rows(ABC):
     @property
     def each(self) -> Tensor:
         """The first field: a tensor with an entry for each row, where the rows are."""
-        return next(iter(vars(self).values()))
+        first, *_ = vars(self).values()
+        return first
 
     @property
     def token_count(self) -> int:
@@ -388,7 +388,13 @@ class Tokens(Rows):
         missing = length - self.token_count
         if not missing:
             return self
-        return self.map(lambda x: pad(x, (0,) * (2 * x.ndim - 3) + (missing,)))
+
+        def longer(tensor: Tensor) -> Tensor:
+            rows, _, *width = tensor.shape
+            padding = tensor.new_zeros(rows, missing, *width)
+            return torch.cat([tensor, padding], dim=1)
+
+        return self.map(longer)
 
     @property
     def word_ids(self) -> Int[Tensor, "n t"]:

@@ -152,8 +152,9 @@ class GroundedVectors(DualAdapter[Tokens, Tokens]):
         vectors = self.adapter.recall_image(prepared)
         if self.directions is not None:
             frozen, evidence = self._parts(vectors)
+            projected = (evidence - self.mean) @ self.basis
             one = torch.ones_like(evidence[:, :1])
-            vectors = torch.cat([frozen, (evidence - self.mean) @ self.basis, one], dim=1)
+            vectors = torch.cat([frozen, projected, one], dim=1)
         unit, rest = _filled(vectors, self.image_norm)
         return torch.cat([unit, rest, torch.zeros_like(rest)], dim=1)
 

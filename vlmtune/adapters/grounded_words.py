@@ -478,9 +478,12 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     @override
     def reading(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P words patches"]:
         r"""The mean over the heads of $a_{whp}$."""
-        keys = split_heads(image.tokens.values[:, :, : self.width], self.heads)
-        queries = split_heads(text.tokens.values[:, :, : self.width], self.heads)
-        return self._read(keys, queries, image.tokens).mean(dim=1)
+        keys, *_ = image.tokens.values.split(self.patch_sizes, dim=2)
+        queries, *_ = text.tokens.values.split(self.word_sizes, dim=2)
+        keys = split_heads(keys, self.heads)
+        queries = split_heads(queries, self.heads)
+        by_head = self._read(keys, queries, image.tokens)
+        return by_head.mean(dim=1)
 
     def _read(
         self,

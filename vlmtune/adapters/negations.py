@@ -90,7 +90,10 @@ class Negations(nn.Module):
 
     def _following(self, tokens: Shaped[Tensor, "n t"], beyond: int) -> Shaped[Tensor, "n t most"]:
         """Each token and those after it, as many as a negation has."""
-        parts = [pad(tokens, (0, i), value=beyond)[:, i:] for i in range(self.most)]
+        parts = []
+        for i in range(self.most):
+            longer = pad(tokens, (0, i), value=beyond)
+            parts.append(longer[:, i:])
         return torch.stack(parts, dim=2)
 
 

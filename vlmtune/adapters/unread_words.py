@@ -102,7 +102,8 @@ class UnreadWords(nn.Module):
             rows = row[of_size]
             ends = end[of_size]
             positions = ends[:, None] + torch.arange(1 - pieces, 1, device=text.device)
-            ids, number = text.word_ids[rows[:, None], positions].unique(dim=0, return_inverse=True)
+            forms = text.word_ids[rows[:, None], positions]
+            ids, number = forms.unique(dim=0, return_inverse=True)
             meanings[rows, ends] = self._meanings(ids, text)[number]
         return hidden, self.scale * meanings
 

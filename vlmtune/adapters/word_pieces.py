@@ -61,7 +61,9 @@ class WordPieces(nn.Module):
     def forward(self, ids: Int[Tensor, "n t"], is_word: ByToken) -> WordGroups:
         """The words of texts; `is_word` is False for special tokens and padding."""
         # Whether a token belongs to the same word as the token before it.
-        joined = self.is_open[ids[:, :-1]] | self.continues[ids[:, 1:]]
+        previous = ids[:, :-1]
+        token = ids[:, 1:]
+        joined = self.is_open[previous] | self.continues[token]
         joined = joined & is_word[:, :-1] & is_word[:, 1:]
         joins_left = pad(joined, (1, 0))
         joins_right = pad(joined, (0, 1))

@@ -38,13 +38,8 @@ def accuracies_without_images(
 
     `<kind>_mode_accuracy` takes the answer that is true most often within the item's group;
     `n_gram_accuracy` the candidate that a trigram model of true candidates finds likeliest. Answers
-    that tie share the credit.
-
-    Args:
-        items: The n items.
-        groups: Of each kind of group, such as the question's type, the group of each item.
-        clusters: The image of each item; nothing is returned where all have one.
-        chance: What random answers reach.
+    that tie share the credit. Of each kind, such as the question's type, `groups` has the group of
+    each item. Nothing is returned where all items have one image.
     """
     # Halves of the images: answers about one image are not independent.
     is_odd = clusters % 2 == 1

@@ -258,13 +258,13 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         distances = []
         for item, middle in zip(items, middle_times.split(sizes.tolist()), strict=True):
             right = torch.tensor(item.times, dtype=torch.float64)
-            # Any boundary with these captions is right, so the nearest counts.
             to_each = (middle[:, None] - right).abs()
+            # Any boundary with these captions is right, so the nearest counts.
             distances.append(to_each.amin(dim=1))
 
         compared = []
-        for event, video in zip(boundaries, videos.tolist(), strict=True):
-            first_frame = images[int(starts[video])]  # it names the video
+        for event in boundaries:
+            first_frame = frames[event.video][0]  # it names the video
             compared.append(ComparedItem((first_frame,), (event.before, event.after)))
         return GroundingItems(
             images=images,

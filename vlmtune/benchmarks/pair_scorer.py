@@ -81,7 +81,8 @@ def _by_matrix(function: MatrixFunction) -> PairScorer:
     """Scores pairs by the matrices that a function returns."""
 
     def matrix(images: Sequence[ImageRef], texts: Sequence[str]) -> Float[Tensor, "N M"]:
-        scores = torch.as_tensor(function(images, texts)).detach().cpu().double()
+        scores = torch.as_tensor(function(images, texts))
+        scores = scores.detach().cpu().double()
         # Scores of pairs that nobody asked for may be NaN, but a wrong shape mixes pairs up.
         _check_shape(scores, (len(images), len(texts)), "a function of images and texts")
         return scores
@@ -92,8 +93,7 @@ def _by_matrix(function: MatrixFunction) -> PairScorer:
         scores = torch.zeros(len(pairs), dtype=torch.float64)
         rows, columns = pairs.unbind(dim=1)
         for some_rows in rows.unique().split(IMAGES):
-            is_among_them = torch.isin(rows, some_rows)
-            chosen = is_among_them.nonzero()[:, 0]
+            chosen = torch.isin(rows, some_rows).nonzero()[:, 0]
             some_columns = columns[chosen].unique()
             some_images = [images[int(row)] for row in some_rows]
             some_texts = [texts[int(column)] for column in some_columns]
@@ -111,7 +111,10 @@ def check_scores(scores: Tensor, shape: tuple[int, ...], name: str) -> None:
     """Raises `UserError` unless every score is there and finite."""
     _check_shape(scores, shape, name)
     # By parts: torch takes twice the memory of a matrix to look at all of it.
-    wrong = sum(int((~torch.isfinite(part)).sum()) for part in scores.split(IMAGES))
+    wrong = 0
+    for part in scores.split(IMAGES):
+        is_wrong = ~part.isfinite()
+        wrong += int(is_wrong.sum())
     if wrong:
         raise UserError(
             f"expected finite scores for {name}, {wrong} are NaN or infinite: "

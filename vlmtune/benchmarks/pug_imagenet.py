@@ -128,8 +128,9 @@ class PugImageNet(Classification):
 
     @override
     def candidates(self, group: str) -> list[Candidate]:
-        named: list[tuple[str, str | None]] = [(spoken(label), label) for label in self._labels]
-        if not self.strict:
+        if self.strict:
+            named = [(spoken(label), label) for label in self._labels]
+        else:
             named = self._imagenet_names()
         candidates = []
         for name, label in named:

@@ -38,9 +38,7 @@ class VoteOptions:
     def agreed(self, rows: Iterable[R], votes: Iterable[tuple[Any, str]]) -> list[R]:
         """Returns the rows with at least `min_votes`, and remembers how many there were.
 
-        Args:
-            rows: The rows of the test set.
-            votes: Of each row its votes and where they stand, for errors.
+        `votes` has the votes of each row and where they stand, for errors.
         """
         rows = list(rows)
         if self.min_votes is None:

@@ -75,10 +75,12 @@ class CaptionUnits(NounPhrases):
         units = (*self._relations(caption), *super().of_caption(caption))
         known = list(units)
         for unit in units:
-            words = unit.split()
             # A caption without a phrase stands for itself, and may deny what is in it.
-            if unit != caption:
-                known += [" ".join(words[i:]) for i in range(1, len(words))]
+            if unit == caption:
+                continue
+            words = unit.split()
+            for start in range(1, len(words)):
+                known.append(" ".join(words[start:]))
         return tuple(dict.fromkeys(known))
 
     def _relations(self, caption: str) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ class JoinedImages(StepChanges):
         rng = random.Random(f"{seed}/{epoch}/{step}/{captioned[0].key}")
         rng.shuffle(captioned)
         # Neighbours have one shape, except for one pair at most.
-        captioned.sort(key=_is_wide)
+        captioned.sort(key=lambda group: _is_wide(_image_of(group)))
         pairs = zip(captioned[::2], captioned[1::2], strict=False)
         return [self._joined(first, second, rng) for first, second in pairs]
 
@@ -105,22 +105,27 @@ class JoinedImages(StepChanges):
         second = tagged_sentence(b, self.tagger)
         pairs = []
         for i in _only_in(first, second):
+            tag = first.tags[i]
             for j in _only_in(second, first):
-                tag = first.tags[i]
-                if tag == second.tags[j] and _may_exchange(first.words[i], second.words[j], tag):
+                if second.tags[j] == tag and _may_exchange(first.words[i], second.words[j], tag):
                     pairs.append((i, j))
         if not pairs:
             return f"{a} {b}"
         i, j = rng.choice(pairs)
-        left = first.edited({(i, i + 1): [second.inner(second.words[j])]})
-        right = second.edited({(j, j + 1): [first.inner(first.words[i])]})
+        from_first = first.inner(first.words[i])
+        from_second = second.inner(second.words[j])
+        left = first.edited({(i, i + 1): [from_second]})
+        right = second.edited({(j, j + 1): [from_first]})
         return f"{left} {right}"
 
     def _image(self, first: Image.Image, second: Image.Image, rng: random.Random) -> Image.Image:
         half = self.size // 2
-        wide = first.width >= first.height
-        shape = (self.size, half) if wide else (half, self.size)
-        corner = (0, half) if wide else (half, 0)
+        if _is_wide(first):  # one above the other
+            shape = (self.size, half)
+            corner = (0, half)
+        else:
+            shape = (half, self.size)
+            corner = (half, 0)
         joined = Image.new("RGB", (2 * half, 2 * half))
         one, other = rng.sample((first, second), 2)
         joined.paste(one.resize(shape, Image.Resampling.BICUBIC), (0, 0))
@@ -133,8 +138,7 @@ def _image_of(group: Group) -> Any:
     return group.images[0]
 
 
-def _is_wide(group: Group) -> bool:
-    image = _image_of(group)
+def _is_wide(image: Image.Image) -> bool:
     return image.width >= image.height
 
 

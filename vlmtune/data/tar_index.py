@@ -159,10 +159,9 @@ def _new(shard: Path, info: ShardInfo, key: str, verify: bool) -> tuple[TarIndex
     if path is None or has_damage:
         return index, ""
     sha256 = sha256_of(shard) if verify else ""  # it reads the whole tar, which nobody else needs
-    arrays = {"key": np.array(key), "sha256": np.array(sha256), **vars(index)}
     # On a full disk each reader makes it again. numpy adds a suffix to a path, not to a file.
     with suppress(UserError), write_atomically(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, **arrays)
+        np.savez(file, key=key, sha256=sha256, **vars(index))
     return index, sha256
 
 

@@ -151,11 +151,7 @@ def seen_box(
 
     Whatever `preprocess` resizes and crops, it does so to a picture whose red grows to the right
     and whose green grows downwards; straight lines through what comes out give the box. Padding
-    makes the box larger than the image.
-
-    Args:
-        preprocess: Turns an RGB image into pixel values, each channel on a linear scale of its own.
-        size: Width and height.
+    makes the box larger than the image. Each channel of pixel values has a linear scale of its own.
 
     Example:
         >>> def middle(image):  # the middle half of the width

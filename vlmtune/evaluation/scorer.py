@@ -304,28 +304,24 @@ class Scorer:
             return torch.zeros(shape)
         names = list(request.images)
         # This rank opens features of what its pairs name, and of nothing else.
-        names_of_rank = names[rows.start : rows.stop]
-        columns = request.columns(rows).tolist()
-        texts_of_rank = [request.texts[column] for column in columns]
-        image_rows = self._open("image", request.images, names_of_rank)
+        texts_of_rank = [request.texts[column] for column in request.columns(rows).tolist()]
+        image_rows = self._open("image", request.images, names[rows.start : rows.stop])
         text_rows = self._open("text", _by_name(request.texts), texts_of_rank)
         parts = []
         with progress("scoring", request.count(rows)) as advance:
             for top in range(rows.start, rows.stop, self.batch_size):
                 bottom = min(top + self.batch_size, rows.stop)
                 tile = request.tile(range(top, bottom))
-                tile_names = names[top:bottom]
                 tile_texts = [request.texts[column] for column in tile.columns.tolist()]
                 values = torch.zeros(tile.mask.shape)  # `select` returns those of pairs alone
                 for left in range(0, len(tile_texts), self.batch_size):
                     block = slice(left, left + self.batch_size)
                     mask = tile.mask[:, block]
-                    # Images without a pair among these texts are not scored with them.
-                    has_pair = mask.any(dim=1)
-                    used = has_pair.nonzero()[:, 0]
-                    used_names = [tile_names[row] for row in used.tolist()]
-                    images = self._get(image_rows, used_names)
                     texts = self._get(text_rows, tile_texts[block])
+                    # Images without a pair among these texts are not scored with them.
+                    used = mask.any(dim=1).nonzero()[:, 0]
+                    used_names = [names[top + row] for row in used.tolist()]
+                    images = self._get(image_rows, used_names)
                     values[used, block] = self._score_block(images, texts, mask[used])
                     advance(int(mask.sum()))
                 parts.append(tile.select(values))

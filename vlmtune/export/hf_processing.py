@@ -55,7 +55,8 @@ def hf_tokenizer(backbone: Backbone) -> Any:
     straight = [normalizers.Replace(Regex(marks), mark) for marks, mark in CURLED.items()]
     backend.normalizer = normalizers.Sequence([*straight, backend.normalizer])
     spaces = decoders.Replace("</w>", " ")  # ends of words
-    backend.decoder = decoders.Sequence([decoders.ByteLevel(), spaces, decoders.Strip(" ", 0, 1)])
+    last_space = decoders.Strip(" ", 0, 1)
+    backend.decoder = decoders.Sequence([decoders.ByteLevel(), spaces, last_space])
     special = {name: str(token) for name, token in clip.special_tokens_map.items()}
     return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=length, **special)
 

@@ -34,11 +34,8 @@ def save_merged(folder: Path, model: Model, form: str | None = None) -> str:
     becomes the model's `logit_scale`. A linear map of text embeddings is multiplied into the
     projection before it. This changes the model itself: train another one further.
 
-    Args:
-        folder: A new folder.
-        model: The trained model.
-        form: None for the backbone's own library, "sentence-transformers", or "onnx", which takes
-            adapters with weights of their own too if they have embeddings.
+    `form` is None for the backbone's own library, "sentence-transformers", or "onnx", which takes
+    adapters with weights of their own too if they have embeddings.
 
     Raises:
         UserError: The form cannot hold the adapter or the backbone, or there is something in

@@ -146,7 +146,8 @@ class ExchangeAttributes(Rule):
             if _shared(sentence, a, b):
                 continue
             # "a very tall giraffe and a tree" would become "a very tree".
-            if "ADV" in (sentence.tag(a.start - 1), sentence.tag(b.start - 1)):
+            tags_before = (sentence.tag(a.start - 1), sentence.tag(b.start - 1))
+            if "ADV" in tags_before:
                 continue
             first = (a.start, a.noun)
             second = (b.start, b.noun)
@@ -289,8 +290,9 @@ def _locative(sentence: Sentence, position: int) -> bool:
     """Whether a preposition says where an object is and is not part of "in front of"."""
     if sentence.words[position].lower() in word_set("particles"):
         return False
-    beside = (sentence.word(position - 1).lower(), sentence.word(position + 1).lower())
-    if not word_set("light_nouns").isdisjoint(beside):
+    before = sentence.word(position - 1)
+    after = sentence.word(position + 1)
+    if not word_set("light_nouns").isdisjoint((before.lower(), after.lower())):
         return False
     return _relates(sentence, position) and not _is_denied(sentence, position)
 

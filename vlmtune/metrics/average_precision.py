@@ -15,17 +15,13 @@ from vlmtune.metrics.ranking import comparable
 
 
 def average_precision(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) -> float:
-    r"""Area under the precision-recall steps: $\sum_k (R_k - R_{k-1}) P_k$.
+    r"""Area under the precision-recall steps of one query: $\sum_k (R_k - R_{k-1}) P_k$.
 
     k runs over the distinct score values in descending order, and $P_k$, $R_k$ are precision and
     recall of everything that scores at least as much. Tied scores share one threshold, so their
     order does not matter, and a constant scorer gets the prevalence of the positives. No sigmoid is
     applied (torchmetrics applies one), so large logits do not collapse into ties. NaN without a
     positive.
-
-    Args:
-        scores: Scores of n images for one query.
-        positives: Which of them are true.
 
     Example:
         >>> logits = torch.tensor([20.0, 21.0, 22.0, 23.0])

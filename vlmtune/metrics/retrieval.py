@@ -28,8 +28,6 @@ def bank_ranks(
     $1 + |\{j : s_j > b\}| + |\{j < t : s_j = b\}|$ where t is the first true partner that scores b
     (`ties="first"`, the result of a stable sort).
 
-    The matrix is read in chunks.
-
     Args:
         scores: Scores of N images and M captions.
         true: The distinct pairs (image, caption) that are true.

@@ -116,5 +116,5 @@ class DeGLA(ShardedObjective):
         image_gaps = images - average_of(shard.rows, "DeGLA").image
         text_gaps = texts - average_of(shard.columns, "DeGLA").text
         distances = image_gaps.square().sum() + text_gaps.square().sum()
-        count = group.sum(images.new_ones(len(images)).sum())
+        count = group.sum(images.new_full((), len(images)))
         return distances / count.clamp_min(1)

@@ -239,7 +239,8 @@ def _largest(
     keys = keys.detach().masked_fill(~valid, -torch.inf)
     if keys.dtype == torch.float32:
         # Far faster than to sort all.
-        largest = _distinct(keys).topk(min(k, keys.shape[1]), dim=1).indices
+        count = min(k, keys.shape[1])
+        largest = _distinct(keys).topk(count, dim=1).indices
     else:
         largest = keys.argsort(dim=1, descending=True, stable=True)[:, :k]
     is_valid = valid.gather(1, largest)
@@ -253,7 +254,8 @@ def _distinct(keys: PairMatrix) -> Int[Tensor, "a A"]:
     bits = (keys + 0.0).view(torch.int32)
     ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     # Positions change the lower half of 64 bits alone.
-    return (ordered.long() << 32) - torch.arange(keys.shape[1], device=keys.device)
+    columns = torch.arange(keys.shape[1], device=keys.device)
+    return (ordered.long() << 32) - columns
 
 
 def _noise(pairs: TruePairs) -> Float[Tensor, "a 2 A"]:

@@ -98,11 +98,7 @@ def with_mirrored(
 
     A false text t of image i that is true of image a adds the pairs (a, t) and (a, u), u each
     chosen true text of i. A text without an image, such as a hard-negative caption, adds none.
-
-    Args:
-        true: The true pairs chosen.
-        false: The false pairs chosen.
-        truth: Which text is true of which image.
+    `true` and `false` are the chosen pairs.
     """
     # A product of 0 and 1 counts the texts that are false of image i and true of image a.
     shared_texts = false.float() @ truth.float().T

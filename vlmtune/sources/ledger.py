@@ -70,11 +70,14 @@ class Ledger:
                 continue
             self._arrivals[arrival.path] = arrival
 
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
     def add(self, path: Path, address: str) -> Arrival:
         """Notes a whole file; returns what is noted."""
         now = datetime.now(UTC)
         arrival = Arrival(
-            path=path.relative_to(self.root).as_posix(),
+            path=self._name(path),
             address=address,
             bytes=path.stat().st_size,
             sha256=sha256_of(path),
@@ -91,7 +94,7 @@ class Ledger:
 
     def get(self, path: Path) -> Arrival | None:
         """What is known of a file; None if it never came."""
-        return self._arrivals.get(path.relative_to(self.root).as_posix())
+        return self._arrivals.get(self._name(path))
 
     def has(self, path: Path) -> bool:
         """Whether a file came and still has its size."""
@@ -102,11 +105,11 @@ class Ledger:
         """Whether a file came, or was unpacked or made, of any version of its source."""
         arrival = self.get(path)
         came = arrival is not None and arrival.address != BY_PERSON
-        return came or path.relative_to(self.root).as_posix() in self._unpacked
+        return came or self._name(path) in self._unpacked
 
     def will_write(self, path: Path) -> None:
         """Notes a member that is about to be written, so that a killed run knows it for its own."""
-        name = path.relative_to(self.root).as_posix()
+        name = self._name(path)
         if name not in self._unpacked:
             self._unpacked.add(name)
             self._journal.parent.mkdir(parents=True, exist_ok=True)
@@ -117,7 +120,7 @@ class Ledger:
 
     def note_members(self, archive: str, members: Mapping[Path, int]) -> None:
         """Notes the members of an unpacked archive and their bytes."""
-        sizes = {path.relative_to(self.root).as_posix(): size for path, size in members.items()}
+        sizes = {self._name(path): size for path, size in members.items()}
         text = json.dumps(sizes)
         write_text(self._members_file(archive), text)
         self._unpacked.update(sizes)

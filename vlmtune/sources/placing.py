@@ -45,7 +45,8 @@ def merged_folder(folder: Path, ledger: Ledger) -> Iterator[Path]:
     with write_atomically(ready) as temporary:
         yield temporary
     with writing(folder):
-        names = [part.relative_to(ready) for part in sorted(ready.rglob("*")) if part.is_file()]
+        files = filter(Path.is_file, sorted(ready.rglob("*")))
+        names = [file.relative_to(ready) for file in files]
         for name in names:
             if not (folder / name).exists():
                 ledger.will_write(folder / name)

@@ -21,9 +21,7 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Returns groups of one weight decay and learning rate: matrices, then vectors without decay.
 
-    Args:
-        trained: All trained parameters.
-        scales: Factors on the learning rate of some of them; groups have them as `scale`.
+    `scales` are factors on the learning rate of some parameters; groups have them as `scale`.
 
     Example:
         >>> matrix, bias = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2))
@@ -51,10 +49,7 @@ def parameter_groups(
 def warmup_cosine(steps: int, warmup: float, final: float) -> Callable[[int], float]:
     """Returns the learning rate of a step as a fraction of the peak: a linear rise, then a cosine.
 
-    Args:
-        steps: All steps of the run.
-        warmup: Fraction of them over which it rises.
-        final: The fraction it falls to.
+    It rises over the fraction `warmup` of the steps, and falls to `final`.
 
     Example:
         >>> [warmup_cosine(6, 0.5, 0.2)(step) for step in (2, 4, 6, 8)]

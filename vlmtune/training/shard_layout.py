@@ -56,13 +56,9 @@ class ShardLayout:
 def shard_layout(batch: Batch, group: ProcessGroup, merged: bool) -> ShardLayout:
     """Returns the layout of this rank's batch among the batches of all ranks.
 
-    The targets are those that `collate` gives for the groups of all ranks in one batch.
-
-    Args:
-        batch: The rank's batch.
-        group: All ranks.
-        merged: Whether a text of several ranks is one column, which belongs to the first of them.
-            Otherwise each rank has its own column for it.
+    The targets are those that `collate` gives for the groups of all ranks in one batch. If
+    `merged`, a text of several ranks is one column, which belongs to the first of them; otherwise
+    each rank has its own column for it.
     """
     device = batch.targets.truth.device
     if group.size == 1:

@@ -51,11 +51,8 @@ def continue_runs(trainer: pl.Trainer, ckpt_path: str | None) -> None:
     """Makes W&B loggers append to the runs of the checkpoint that a fit resumes from.
 
     Call it before the trainer starts: W&B fixes the id of a run as the run starts. A logger with an
-    id keeps it, and so does the trial of a sweep, which gets its id from the agent.
-
-    Args:
-        trainer: Its loggers are changed.
-        ckpt_path: As for `Trainer.fit`. None also finds the checkpoint of a requeued job of Slurm.
+    id keeps it, and so does the trial of a sweep, which gets its id from the agent. Without a path
+    it finds the checkpoint of a requeued job of Slurm.
     """
     loggers = wandb_loggers(trainer)
     for logger in loggers:

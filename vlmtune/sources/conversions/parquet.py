@@ -24,15 +24,10 @@ FIX = "its source changed, get it again"
 def write_class_folders(
     root: Path, parquet: str, out: str, image: str, label: str, names: Sequence[str]
 ) -> None:
-    """Writes `out`/CLASS/00001.png, ... in the order of the rows.
+    """Writes `out`/CLASS/00001.png, ... in the order of the rows; all folders are below `root`.
 
-    Args:
-        root: The data root.
-        parquet: Folder of the Parquet files, below it.
-        out: Folder to write, below it.
-        image: Column with the bytes of the images.
-        label: Column with the number of the class.
-        names: Names of the classes, by number.
+    `image` is the column with the bytes of the images, `label` the one with the position of the
+    class in `names`.
     """
     source = root / parquet
     # By number, and not as a list: -1 stands for an unknown class in some data sets.
@@ -52,12 +47,8 @@ def write_class_folders(
 def write_rows(root: Path, parquet: str, out: str, image: str, columns: Sequence[str]) -> None:
     """Writes `out`/00001.jpg, ... and `out`/rows.jsonl, with the names of the images in the rows.
 
-    Args:
-        root: The data root.
-        parquet: The Parquet file, or the folder of them, below it.
-        out: Folder to write, below it.
-        image: Column with the bytes of the images.
-        columns: Columns that are kept as they are.
+    `image` is the column with the bytes of the images; `columns` are kept as they are. `parquet`
+    is a file or a folder of them, below `root` as `out` is.
     """
     source = root / parquet
     lines = []
