@@ -30,7 +30,8 @@ from scripts.bench.harness import (
 )
 from tests.tiny import Widths
 from vlmtune.adapters.fused import FusedAdapter
-from vlmtune.adapters.fusion_styles.base import FusionStyle, with_cls
+from vlmtune.adapters.fusion_styles.base import FusionStyle
+from vlmtune.adapters.fusion_styles.layers import with_cls
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.mm_pred import MMPred
 from vlmtune.adapters.words import masked_mean, word_mask

@@ -4,16 +4,9 @@ In: image tokens and text tokens. Out: a [CLS] token of each pair.
 Never: an image token that sees a text.
 """
 
-import torch
 from typing_extensions import override
 
-from vlmtune.adapters.fusion_styles.base import (
-    ClsOutputs,
-    ClsTokens,
-    FusionStyle,
-    tokens_only,
-    with_cls,
-)
+from vlmtune.adapters.fusion_styles.base import ClsOutputs, ClsTokens, FusionStyle, tokens_only
 from vlmtune.adapters.fusion_styles.layers import Decoder, Encoder
 from vlmtune.types import PooledTokens, Tokens
 
@@ -47,19 +40,17 @@ class Albef(FusionStyle):
     @override
     def prepare_text(self, text: Tokens, query: ClsTokens) -> PooledTokens:
         states = self.text_encoder.all(text.values, text.mask)
-        cls = query.expand(len(states), -1, -1)
         # The text queries the image, led by its [CLS] token.
-        target = torch.cat([cls, states], dim=1)
-        mask = with_cls(text.mask)
-        prepared, others = self.decoder.prepare_target(target, mask)
+        prepared, others = self.decoder.prepare_target(query, states, text.mask)
         return PooledTokens(prepared, text.with_values(others))
 
     @override
     def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:
         memory = image.tokens
         words = text.tokens
-        mask = with_cls(words.mask)
-        return self.decoder.decode(text.pooled, words.values, mask, memory.values, memory.mask)
+        return self.decoder.decode(
+            text.pooled, words.values, words.mask, memory.values, memory.mask
+        )
 
     @override
     def tokens_per_layer(self, image_tokens: int, text_tokens: int) -> list[int]:

@@ -141,13 +141,3 @@ def side_by_side(*parts: Tokens) -> tuple[Float[Tensor, "P t w"], Bool[Tensor, "
         if not is_full.all():
             return values, torch.cat([part.mask for part in parts], dim=1)
     return values, None
-
-
-def with_cls(mask: Bool[Tensor, "P t"]) -> Bool[Tensor, "P t1"]:
-    """The mask with a [CLS] token, which is always real, before its tokens.
-
-    Example:
-        >>> with_cls(torch.tensor([[True, False]])).tolist()
-        [[True, True, False]]
-    """
-    return nn.functional.pad(mask, (1, 0), value=True)

@@ -5,16 +5,13 @@ Never: an encoder that sees both modalities.
 """
 
 import torch
-from jaxtyping import Bool
 from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.adapters.fusion_styles.attention import States
-from vlmtune.adapters.fusion_styles.base import ClsOutputs, ClsTokens, FusionStyle, with_cls
-from vlmtune.adapters.fusion_styles.layers import Decoder, Encoder
+from vlmtune.adapters.fusion_styles.base import ClsOutputs, ClsTokens, FusionStyle
+from vlmtune.adapters.fusion_styles.layers import Decoder, Encoder, TokenMask
 from vlmtune.types import PooledTokens, Tokens
-
-TokenMask = Bool[Tensor, "n t"]
 
 
 class Fiber(FusionStyle):
@@ -79,10 +76,7 @@ def _side(
     states: States, mask: TokenMask, query: ClsTokens, decoder: Decoder, other: Decoder
 ) -> PooledTokens:
     """The target of one decoder, with the memory of the other beside its tokens."""
-    cls = query.expand(len(states), -1, -1)
-    # [CLS] goes first, as `decode` returns the first token.
-    target = torch.cat([cls, states], dim=1)
-    prepared, others = decoder.prepare_target(target, with_cls(mask))
+    prepared, others = decoder.prepare_target(query, states, mask)
     memory = other.prepare_memory(states)
     # Side by side, so that both are gathered and padded as one tensor; `_decode` splits them.
     values = torch.cat([others, memory], dim=2)
@@ -93,5 +87,4 @@ def _decode(decoder: Decoder, target: PooledTokens, memory: PooledTokens) -> Ten
     width = decoder.other_width  # both decoders have the same number of layers
     others = target.tokens.values[..., :width]
     packed = memory.tokens.values[..., width:]
-    mask = with_cls(target.tokens.mask)
-    return decoder.decode(target.pooled, others, mask, packed, memory.tokens.mask)
+    return decoder.decode(target.pooled, others, target.tokens.mask, packed, memory.tokens.mask)

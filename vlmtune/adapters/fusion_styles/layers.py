@@ -26,6 +26,7 @@ from vlmtune.errors import UserError
 
 Packed = Float[Tensor, "n t w4"]
 """Query, key, value and the token itself, side by side."""
+TokenMask = Bool[Tensor, "n t"]
 Memory = Float[Tensor, "n s w"]
 MemoryMask = Bool[Tensor, "n s"] | None
 
@@ -220,27 +221,29 @@ class Decoder(nn.TransformerDecoder):
         return self.norm(x)
 
     def prepare_target(
-        self, tokens: States, mask: Mask
-    ) -> tuple[Float[Tensor, "n cls"], Float[Tensor, "n words other"]]:
-        """What the first layer computes of target tokens before cross-attention.
+        self, query: Float[Tensor, "1 1 w"], states: States, mask: TokenMask
+    ) -> tuple[Float[Tensor, "n cls"], Float[Tensor, "n t other"]]:
+        """What the first layer computes of a [CLS] token and the target before cross-attention.
 
         Returns:
             The result for [CLS] and for the other tokens, which a decoder of one layer does not
             need: their width is then 0.
         """
         layer = self._layers[0]
+        cls = query.expand(len(states), -1, -1)
+        # [CLS] goes first, as `decode` returns the first token.
+        tokens = torch.cat([cls, states], dim=1)
+        mask = with_cls(mask)
         if len(self._layers) == 1:
             # A single layer returns [CLS] alone, so the other tokens need no query.
             x = layer.self_attend_first(tokens, mask)
-            query = layer.folded_cross_query(x)
-            cls = torch.cat([x, query], dim=1)
-            rows, count, _ = tokens.shape
-            others = tokens.new_zeros(rows, count - 1, 0)
-            return cls.flatten(1), others
+            folded = layer.folded_cross_query(x)
+            prepared = torch.cat([x, folded], dim=1)
+            others = states.new_zeros(*states.shape[:2], 0)
+            return prepared.flatten(1), others
         # Deeper layers attend to all tokens again: each keeps its query beside it.
         x = layer.self_attend(tokens, mask)
-        query = layer.cross_query(x)
-        both = torch.cat([x, query], dim=2)
+        both = torch.cat([x, layer.cross_query(x)], dim=2)
         return both[:, 0], both[:, 1:]
 
     def prepare_memory(self, states: Memory) -> Float[Tensor, "n s packed"]:
@@ -253,12 +256,12 @@ class Decoder(nn.TransformerDecoder):
     def decode(
         self,
         cls: Float[Tensor, "n cls"],
-        others: Float[Tensor, "n words other"],
-        mask: Mask,
+        others: Float[Tensor, "n t other"],
+        mask: TokenMask,
         memory: Float[Tensor, "n s packed"],
         memory_mask: MemoryMask,
     ) -> First:
-        """[CLS] after the last layer."""
+        """[CLS] after the last layer; `mask` is that of the other tokens."""
         *early, last = self._layers
         width = last.self_attn.embed_dim
         # Keys and values of the early layers, then the states that the last one folds.
@@ -270,6 +273,7 @@ class Decoder(nn.TransformerDecoder):
             x, query = prepared.split([1, last.self_attn.num_heads], dim=1)
             decoded = last.cross_attend_folded(x, query, states, memory_mask)
             return self.norm(decoded)
+        mask = with_cls(mask)
         # Each token beside its query of the first cross-attention.
         tokens = torch.cat([cls[:, None], others], dim=1)
         x, query = tokens.chunk(2, dim=2)
@@ -293,6 +297,11 @@ class Decoder(nn.TransformerDecoder):
     @property
     def _layers(self) -> list[DecoderLayer]:
         return cast(list[DecoderLayer], list(self.layers))
+
+
+def with_cls(mask: TokenMask) -> Bool[Tensor, "n t1"]:
+    """The mask with a [CLS] token, which is always real, before its tokens."""
+    return nn.functional.pad(mask, (1, 0), value=True)
 
 
 def check_heads(width: int, heads: int) -> None:
