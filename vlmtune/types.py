@@ -349,7 +349,9 @@ class Tokens(Rows):
     def map(self, change: Callable[..., Tensor], *others: Any) -> "Tokens":
         values = change(self.values, *(other.values for other in others))
         mask = change(self.mask, *(other.mask for other in others))
-        ids = None if self.ids is None else change(self.ids, *(other.ids for other in others))
+        ids = None
+        if self.ids is not None:
+            ids = change(self.ids, *(other.ids for other in others))
         return Tokens(values, mask, ids)
 
     @override
@@ -445,8 +447,9 @@ def concatenate(parts: Sequence[RowsT]) -> RowsT:
     """Stacks rows of one type; tokens are padded to the longest."""
     longest = max(part.token_count for part in parts)
     first, *others = (part.padded(longest) for part in parts)
+    stacked = first.map(lambda *tensors: torch.cat(tensors), *others)
     lengths = torch.cat([part.lengths for part in parts])
-    return first.map(lambda *tensors: torch.cat(tensors), *others).with_lengths(lengths)
+    return stacked.with_lengths(lengths)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ Seconds per epoch exclude evaluation and encoding.
 import itertools
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,30 +61,36 @@ def collect(experiment: Experiment, listed: Sequence[Job]) -> dict[str, Any]:
         _check_same(known, f"training data in all seeds of {job.row}", digests, job.folder)
         frozen = report.provenance.fingerprint
         _check_same(known, f"frozen model in all seeds of {job.row}", frozen, job.folder)
-        values: dict[str, float | None] = {}
-        chance = {}
-        units = {}
-        for title, where in experiment.columns.items():
-            metric = _metric(report, where, job.folder)
-            values[title] = None if metric is None else metric.value
-            if metric is not None:
-                chance[title] = metric.chance
-                units[title] = metric.unit
         name = job.name
         if job.row in experiment.rows:
             name = experiment.rows[job.row]["name"]
         row = rows.setdefault(job.row, {"name": name, "runs": []})
         row["trainable_parameters"] = report.provenance.trainable_parameters
-        run = {
-            "seed": report.provenance.seed,
-            "report": str(job.report),
-            "seconds_per_epoch": seconds_per_epoch(report, job.folder),
-            "values": values,
-            "chance": chance,
-            "units": units,
-        }
-        row["runs"].append(run)
+        row["runs"].append(_run(job, report, experiment.columns))
     return {"title": experiment.title, "columns": experiment.columns, "rows": rows}
+
+
+def _run(job: Job, report: RunReport, columns: Mapping[str, str]) -> dict[str, Any]:
+    """The numbers of one run."""
+    values: dict[str, float | None] = {}
+    chance = {}
+    units = {}
+    for title, where in columns.items():
+        metric = _metric(report, where, job.folder)
+        if metric is None:
+            values[title] = None
+            continue
+        values[title] = metric.value
+        chance[title] = metric.chance
+        units[title] = metric.unit
+    return {
+        "seed": report.provenance.seed,
+        "report": str(job.report),
+        "seconds_per_epoch": seconds_per_epoch(report, job.folder),
+        "values": values,
+        "chance": chance,
+        "units": units,
+    }
 
 
 def _metric(report: RunReport, where: str, folder: Path) -> MetricValue | None:

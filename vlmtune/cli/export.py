@@ -135,8 +135,13 @@ def _merge(options: argparse.Namespace, model: Model) -> None:
 
 def _check_options(options: argparse.Namespace) -> None:
     """Raises `UserError` for the first contradiction."""
-    checkpoint, model, merged, out = options.checkpoint, options.model, options.merged, options.out
-    target, alpha, alphas = merged or out, options.alpha, options.alphas
+    checkpoint = options.checkpoint
+    model = options.model
+    merged = options.merged
+    out = options.out
+    target = merged or out
+    alpha = options.alpha
+    alphas = options.alphas
     sources = "neither" if model is None else f"{checkpoint} and {model}"
     changes = merged or options.vectors is not None or options.image_size
     contradictions = (

@@ -7,6 +7,7 @@ report for each model and benchmark. Never: the same weights measured twice on t
 import argparse
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from hashlib import sha256
@@ -129,21 +130,8 @@ def run(options: argparse.Namespace) -> None:
     specs = {benchmark.name: benchmark.spec() for benchmark in loaded}
 
     entries: list[MeasuredModel] = []
-    # All are loaded before the first is measured, so a wrong name is an error at once.
-    names = {}
-    files: list[Path] = []
-    for given in options.models:
-        path = Path(given).resolve()
-        if path in files:
-            continue  # a model named twice counts once
-        if path.exists():
-            files.append(path)
-        names[given] = default_name(named_model(options, given), newest_of_run(given))
-    listed = list(names.values())
-    for given, name in names.items():
+    for given, name in _names(options).items():
         model = named_model(options, given)
-        if listed.count(name) > 1:
-            name = given  # exports may have one name in different folders
         weights = weights_options(given, options.pretrained, options.architecture)
         origin = provenance_of(model, given, weights["pretrained"], {"benchmarks": specs})
         # As an index names its model: all weights, the adapter's arguments, the preprocessing.
@@ -155,13 +143,35 @@ def run(options: argparse.Namespace) -> None:
         origin = entries[0].report.provenance
         of_captions = n_gram_provenance(n_gram, str(options.text_only), origin)
         of_lengths = without_model(origin, "the caption with the fewest words")
-        for report in (
+        measured = [
             cache.measured(N_GRAM, digest([N_GRAM, texts]), n_gram, of_captions),
             cache.measured(SHORTEST, digest([SHORTEST]), FewestWords(), of_lengths),
-        ):
+        ]
+        for report in measured:
             entries.append(MeasuredModel(replace(report, text_only=True), None))
     page = write_leaderboard(options.out, entries)
     print(f"leaderboard: {page}")
+
+
+def _names(options: argparse.Namespace) -> dict[str, str]:
+    """The name of each model in the leaderboard, by what was given; one given twice counts once.
+
+    All are loaded before the first is measured, so a wrong name is an error at once.
+    """
+    names = {}
+    paths = set()
+    for given in options.models:
+        path = Path(given).resolve()
+        if path in paths:
+            continue
+        if path.exists():
+            paths.add(path)
+        names[given] = default_name(named_model(options, given), newest_of_run(given))
+    times = Counter(names.values())
+    for given, name in names.items():
+        if times[name] > 1:  # exports may have one name in different folders
+            names[given] = given
+    return names
 
 
 def named_model(options: argparse.Namespace, given: str) -> Model:
