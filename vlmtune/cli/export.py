@@ -290,8 +290,9 @@ def measure(weights: "WiseFT", options: argparse.Namespace) -> dict[float, Suite
         benchmarks = make_benchmarks(options.benchmarks, options.overrides)
         load_all(benchmarks)
     device = device_of_this_machine(options.device)
-    parts = (weights.backbone.to(device), weights.adapter.to(device))
-    scorer = Scorer(*parts, options.store, options.batch_size)
+    backbone = weights.backbone.to(device)
+    adapter = weights.adapter.to(device)
+    scorer = Scorer(backbone, adapter, options.store, options.batch_size)
     suites = {}
     not_run = []
     for alpha in options.alphas:

@@ -48,17 +48,16 @@ def declare(
     declares a command and returns what declares its options, as this function does; `model` is the
     help of `--model`, and `add_model` declares the options that all commands with a model have.
     """
-    path: Any = {"type": Path}
     add = command("probe", SUMMARY, PROBE)
     add("--model", nargs="+", metavar="MODEL", help=f"{model}, or {TIMM}; several are compared")
     add_model(add)
     add("--images", required=True, type=path_or_url, metavar="PATH", help=IMAGES)
     add("--labels", metavar="NAME", help=LABELS)
-    add("--out", **path, help="folder of the report")
-    add("--pictures", **path, metavar="DIR", help="only write sheets that show the transformations")
+    add("--out", type=Path, help="folder of the report")
+    add("--pictures", type=Path, metavar="DIR", help="only write sheets of the transformations")
     names = ("fine", "categories")
     add("--transformations", nargs="+", choices=names, default=list(names), help=TRANSFORMATIONS)
-    add("--styles", **path, metavar="DIR", help=STYLES)
+    add("--styles", type=Path, metavar="DIR", help=STYLES)
     add("--frozen", action="store_true", help=FROZEN)
     add("--text", default="a photo", help=TEXT)
     add("--layer", nargs="+", default=["pooled"], metavar="LAYER", help=LAYER)

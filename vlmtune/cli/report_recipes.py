@@ -24,18 +24,20 @@ def by_recipe(runs: Sequence[RunReport], files: Sequence[Path]) -> list[RunRepor
 
     Other runs of one name are called by their folders.
     """
-    named: dict[str, list[RunReport]] = {}
-    for run in runs:
-        named.setdefault(run.name, []).append(run)
+    runs_of: dict[str, list[RunReport]] = {}
+    files_of: dict[str, list[Path]] = {}
+    for run, file in zip(runs, files, strict=True):
+        runs_of.setdefault(run.name, []).append(run)
+        files_of.setdefault(run.name, []).append(file)
     out: list[RunReport] = []
     done: set[str] = set()
     for run, file in zip(runs, files, strict=True):
-        same = named[run.name]
+        same = runs_of[run.name]
         if len(same) == 1:
             out.append(run)
         elif not _is_recipe(same):
-            of_same = [path for path, one in zip(files, runs, strict=True) if one.name == run.name]
-            out.append(replace(run, name=distinct_folder(file, of_same)))
+            folder = distinct_folder(file, files_of[run.name])
+            out.append(replace(run, name=folder))
         elif run.name not in done:
             done.add(run.name)
             _warn_of_differences(same)

@@ -58,8 +58,8 @@ class RunProgress(ProgressBar):
         # A resumed run starts at its step, or the rate would count the steps of the run before.
         steps = trainer.estimated_stepping_batches
         total = int(steps) if math.isfinite(steps) else None  # of a run without an end
-        done = {"total": total, "completed": trainer.global_step}
-        self._steps = self._open().add_task("training", note="", **done)
+        step = trainer.global_step
+        self._steps = self._open().add_task("training", total=total, completed=step, note="")
 
     @override
     def on_train_batch_end(

@@ -50,8 +50,11 @@ def strip_plot(
             middles.append(middle)
             _strip(axes, row, middle, colours)
             if row.first.chance is not None:
-                ends = middle - (strip - GAP) / 2, middle + (strip - GAP) / 2
-                axes.vlines(row.first.chance, *ends, color=INK, linewidth=1.1, linestyles=":")
+                chance = row.first.chance
+                half = (strip - GAP) / 2
+                above = middle - half
+                below = middle + half
+                axes.vlines(chance, above, below, color=INK, linewidth=1.1, linestyles=":")
             top += strip
             axes.axhline(top, color=FAINT, linewidth=0.6)
         axes.set_yticks(middles, texts)

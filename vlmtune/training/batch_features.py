@@ -66,9 +66,11 @@ class BatchFeatures:
 
     def open(self, root: Path, corpus: CorpusContent, fingerprint: str, dtype: StoreDType) -> None:
         """Opens the stores of frozen features, building those that are missing."""
-        specs = (self.specs["image"], self.specs["text"])
-        stored = (root, TEXTS_AT_A_TIME, dtype, fingerprint)
-        self.source = FeatureSource(self.backbone, *specs, *stored)
+        image = self.specs["image"]
+        text = self.specs["text"]
+        self.source = FeatureSource(
+            self.backbone, image, text, root, TEXTS_AT_A_TIME, dtype, fingerprint
+        )
         if self.source.uses_store("image"):
             # A caption that the backbone cannot read would else be found after hours of encoding.
             self.backbone.check_words(corpus.distinct_texts())

@@ -146,8 +146,8 @@ class AdaptationModule(TrainedWeights, StopsAtSignals, ClipsGradients):
 
             self.teacher = load_teacher(teacher, whole="teacher_batch" in needs)
         torch.manual_seed(self.seed)
-        options = (pairs or AllPairs(), needs, chunk, self.teacher)
-        self.scores = TrainingScores(backbone, adapter, *options)
+        pairs = pairs or AllPairs()
+        self.scores = TrainingScores(backbone, adapter, pairs, needs, chunk, self.teacher)
         if start_from is not None:
             from vlmtune.training.start_from import start_from as load_weights  # few runs have one
 

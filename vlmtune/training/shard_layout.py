@@ -127,8 +127,9 @@ def _rank_targets(batch: Batch) -> RankTargets:
     mined_negatives = None
     if targets.mined_negatives is not None:
         mined_negatives = targets.mined_negatives.nonzero().tolist()
-    ids = (batch.text_ids, batch.true_ids, batch.exhaustive)
-    return RankTargets(*ids, same_group, mined_negatives)
+    return RankTargets(
+        batch.text_ids, batch.true_ids, batch.exhaustive, same_group, mined_negatives
+    )
 
 
 def _placed(

@@ -43,8 +43,7 @@ class Teacher(nn.Module):
         self.adapter = adapter.scoring
         self.whole = whole
         self.origin: dict[str, str] = {}  # for logs
-        inputs = self.adapter.image_input, self.adapter.text_input
-        self.features = BatchFeatures(backbone, *inputs)
+        self.features = BatchFeatures(backbone, self.adapter.image_input, self.adapter.text_input)
         self.requires_grad_(False)
         self.eval()
 
