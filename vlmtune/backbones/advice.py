@@ -33,11 +33,8 @@ def backbones_with(ability: Ability, one_shape: bool = False) -> str:
     """Names the backbones that have an ability, as errors advise them.
 
     Classes with the ability whatever their checkpoint come first. All classes are imported, which
-    takes seconds, so call it only where an error is written.
-
-    Args:
-        ability: A field of `Abilities`.
-        one_shape: Leaves out backbones whose images keep their shape.
+    takes seconds, so call it only where an error is written. `one_shape` leaves out backbones whose
+    images keep their shape.
 
     Example:
         >>> backbones_with("joined")

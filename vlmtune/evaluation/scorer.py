@@ -8,7 +8,7 @@ Each rank encodes and scores its part of the images; then every rank has all sco
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any, cast
 
@@ -303,8 +303,9 @@ class Scorer:
             shape = (0, len(request.texts)) if request.pairs is None else (0,)
             return torch.zeros(shape)
         names = list(request.images)
+        columns = request.columns(rows).tolist()
+        texts_of_rank = [request.texts[column] for column in columns]
         # This rank opens features of what its pairs name, and of nothing else.
-        texts_of_rank = [request.texts[column] for column in request.columns(rows).tolist()]
         image_rows = self._open("image", request.images, names[rows.start : rows.stop])
         text_rows = self._open("text", _by_name(request.texts), texts_of_rank)
         parts = []
@@ -319,10 +320,10 @@ class Scorer:
                     mask = tile.mask[:, block]
                     texts = self._get(text_rows, tile_texts[block])
                     # Images without a pair among these texts are not scored with them.
-                    used = mask.any(dim=1).nonzero()[:, 0]
-                    used_names = [names[top + row] for row in used.tolist()]
+                    has_pair = mask.any(dim=1)
+                    used_names = list(compress(names[top:bottom], has_pair.tolist()))
                     images = self._get(image_rows, used_names)
-                    values[used, block] = self._score_block(images, texts, mask[used])
+                    values[has_pair, block] = self._score_block(images, texts, mask[has_pair])
                     advance(int(mask.sum()))
                 parts.append(tile.select(values))
         return torch.cat(parts)

@@ -105,11 +105,7 @@ def class_average_precision(
     - "reference" gives it 0, as the released script does under torchmetrics 1.x (under 0.10 and
       0.11 the whole mean becomes NaN).
 
-    Args:
-        scores: Scores of N images for C classes.
-        labels: Which class is true of which image.
-        pool: Which images are ranked for which class.
-        treatment: See above.
+    `labels` says which class is true of which image, `pool` which images are ranked for it.
 
     Example:
         >>> scores = torch.tensor([[0.9, 0.1], [0.8, 0.2]])

@@ -119,13 +119,8 @@ def train_probe(
 ) -> Probe:
     """Trains one probe with Adam on the sum of the cross-entropies of its heads.
 
-    Args:
-        spec: Its form.
-        features: Training embeddings, on the device to train on.
-        targets: The class of each embedding, by head.
-        classes: Number of classes of each head.
-        training: Steps, batches and seed.
-        run: Which of the runs it is.
+    `features` are on the device to train on; `targets` are the class of each by head, and `classes`
+    the number of classes of each head.
     """
     n = len(features)
     device = features.device

@@ -115,7 +115,8 @@ class Statements(Benchmark[StatementItems]):
         def show(row: int) -> Example:
             item = items.listed[row]
             score = float(values[row])
-            return Example(item.text, (item.image,), (score,), (True,), right[row] is True)
+            is_right = right[row] is True
+            return Example(item.text, (item.image,), (score,), (True,), is_right)
 
         return self.result(
             metrics,
