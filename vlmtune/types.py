@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 from typing_extensions import override
 
 RowsT = TypeVar("RowsT", bound="Rows")
@@ -232,8 +233,7 @@ class Rows(ABC):
     @property
     def each(self) -> Tensor:
         """The first field: a tensor with an entry for each row, where the rows are."""
-        first, *_ = vars(self).values()
-        return first
+        return next(iter(vars(self).values()))
 
     @property
     def token_count(self) -> int:
@@ -349,9 +349,7 @@ class Tokens(Rows):
     def map(self, change: Callable[..., Tensor], *others: Any) -> "Tokens":
         values = change(self.values, *(other.values for other in others))
         mask = change(self.mask, *(other.mask for other in others))
-        ids = None
-        if self.ids is not None:
-            ids = change(self.ids, *(other.ids for other in others))
+        ids = None if self.ids is None else change(self.ids, *(other.ids for other in others))
         return Tokens(values, mask, ids)
 
     @override
@@ -390,13 +388,8 @@ class Tokens(Rows):
         missing = length - self.token_count
         if not missing:
             return self
-
-        def longer(tensor: Tensor) -> Tensor:
-            rows, _, *width = tensor.shape
-            padding = tensor.new_zeros(rows, missing, *width)
-            return torch.cat([tensor, padding], dim=1)
-
-        return self.map(longer)
+        # `pad` takes its numbers from the last dimension on; only the tokens get any.
+        return self.map(lambda x: pad(x, (0, 0) * (x.ndim - 2) + (0, missing)))
 
     @property
     def word_ids(self) -> Int[Tensor, "n t"]:

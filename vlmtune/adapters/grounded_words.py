@@ -375,7 +375,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         evidence = (read * weight).sum(dim=(1, 2, 3)) / 2
         if compared is None:
             return evidence, None
-        return evidence, (read.sum(dim=1) * compared).sum(dim=2) / self.heads
+        by_patch = read.sum(dim=1) * compared
+        return evidence, by_patch.sum(dim=2) / self.heads
 
     def _parts(
         self, image: Tokens, words: Float[Tensor, "n words x"]

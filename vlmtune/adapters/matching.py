@@ -4,8 +4,6 @@ In: the features that the backbone's fusion takes. Out: log-odds of pairs.
 Never: new weights; those it trains are the backbone's.
 """
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Float
 from pydantic import NonNegativeInt
@@ -65,14 +63,11 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
         if self.blocks:
             unfreeze(backbone, self._last_weights())
 
-    def _last_blocks(self) -> Sequence[nn.Module]:
-        first = len(self.fusion.blocks) - self.blocks
-        return self.fusion.blocks[first:]
-
     def _last_weights(self) -> list[nn.Parameter]:
         """The weights of the last blocks of the fusion and of what follows them."""
         weights: list[nn.Parameter] = []
-        for block in self._last_blocks():
+        first = len(self.fusion.blocks) - self.blocks
+        for block in self.fusion.blocks[first:]:
             weights += block.parameters()
         weights += self.fusion.tail
         return weights

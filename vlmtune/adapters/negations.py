@@ -3,8 +3,6 @@
 In: tokens of texts. Out: which texts have one, and the embedding to use instead. Never: weights.
 """
 
-from itertools import chain
-
 import torch
 from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
@@ -55,12 +53,15 @@ class Negations(nn.Module):
         # A tokenizer may keep capitals.
         words = [*NEGATIONS, *map(str.capitalize, NEGATIONS)]
         known = ids_of_words(tower, words, backbone.text_special)
-        forms = set(map(tuple, chain.from_iterable(known.values())))
+        forms = set()
+        for of_word in known.values():
+            forms.update(map(tuple, of_word))
         self.most = max(map(len, forms), default=0)  # tokens of a negation
-        rows, last = [], []
+        rows = []
+        last = []
         for form in sorted(forms):
-            missing = self.most - len(form)
-            rows.append([*form, *[_ANY] * missing])
+            rest = [_ANY] * (self.most - len(form))
+            rows.append([*form, *rest])
             last.append(len(form) - 1)
         ids = torch.tensor(rows, dtype=torch.int64)
         empty = torch.zeros(1, backbone.embed_dim)

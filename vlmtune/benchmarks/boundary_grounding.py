@@ -340,7 +340,9 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
             candidates = [int(chosen[number])]
             if not correct:
                 candidates.append(nearest)
-            images, scores, true = [], [], []
+            images = []
+            scores = []
+            true = []
             for candidate in candidates:
                 first = int(items.first[candidate])
                 images += items.images[first : first + 2]

@@ -94,11 +94,13 @@ class VLCheckList(MultipleChoice):
             corpus = next((one for one in CORPORA if one in name.as_posix()), "vg")
             if corpus not in self.corpora:
                 continue
-            group = f"{name.parts[0]} {name.stem.rpartition('_')[2]}"
+            _, _, kind = name.stem.rpartition("_")
+            group = f"{name.parts[0]} {kind}"
             shape = list[tuple[Text, _Captions]]
             for image, texts in read_json(path, LAYOUT, self.fix, shape):
                 file = ImageRef(Path(self.images, corpus, image))
-                items.append(ChoiceItem(file, (texts["POS"][0], texts["NEG"][0]), group))
+                captions = (texts["POS"][0], texts["NEG"][0])
+                items.append(ChoiceItem(file, captions, group))
         return items
 
     @override

@@ -117,7 +117,8 @@ def _check_corpus(corpus: str) -> None:
     known = find_path(Path("configs/plugins/builders", f"{corpus}.yaml"))
     if known or not (table or path.is_dir()):
         return
-    builder, data = "table", corpus
+    builder = "table"
+    data = corpus
     if path.is_dir():
         builder = "folder"
     elif not path.suffix:

@@ -74,9 +74,10 @@ LOOP = re.compile(r"Config file loop detected: (\S+) -> .*", re.DOTALL)
 
 def is_expected(error: Exception) -> bool:
     """Whether the user can cause this error, so that it is not a bug in vlmtune."""
+    if isinstance(error, UserError | OSError | argparse.ArgumentError):
+        return True
     names = {kind.__name__ for kind in type(error).__mro__}
-    known = isinstance(error, UserError | OSError | argparse.ArgumentError) or names & EXPECTED
-    return bool(known) or _known_line(error) is not None
+    return not EXPECTED.isdisjoint(names) or _known_line(error) is not None
 
 
 def explain(error: Exception) -> str:

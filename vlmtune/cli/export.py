@@ -50,7 +50,8 @@ def run(options: argparse.Namespace) -> None:
     names_export = options.checkpoint is not None and (options.checkpoint / CONFIG).is_file()
     if names_export and options.model is None:
         # An export is a model that is named, and no checkpoint.
-        options.model, options.checkpoint = str(options.checkpoint), None
+        options.model = str(options.checkpoint)
+        options.checkpoint = None
     # Contradictions are found before the work.
     _check_options(options)
     model = _source(options)

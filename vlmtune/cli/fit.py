@@ -195,7 +195,8 @@ class Announcement(pl.Callback):
             file=sys.stderr,
         )
         # Lightning divides the gradients of an epoch's last batches by as many as those of others.
-        batches, accumulated = trainer.num_training_batches, trainer.accumulate_grad_batches
+        batches = trainer.num_training_batches
+        accumulated = trainer.accumulate_grad_batches
         if batches % accumulated > 0:  # NaN without an end
             print(
                 f"warning: an epoch's last step has {int(batches % accumulated)} of {accumulated} "

@@ -42,7 +42,8 @@ def _monitored(trainer: pl.Trainer) -> dict[str, tuple[str, float]]:
     for callback in trainer.checkpoint_callbacks:
         # Without a monitor the best is the last: it is not named twice.
         if isinstance(callback, ModelCheckpoint) and callback.monitor:
-            path, score = callback.best_model_path, callback.best_model_score
+            path = callback.best_model_path
+            score = callback.best_model_score
             if score is not None and is_checkpoint(path):
                 monitored[path] = (callback.monitor, float(score))
     return monitored

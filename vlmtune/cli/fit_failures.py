@@ -33,7 +33,8 @@ def lightning_runs(checkpoint: str | None) -> Iterator[None]:
         # The frames tell whose fault it is: Lightning raises plain errors of any kind.
         restores, modules, function = False, [], ""
         for frame, _ in traceback.walk_tb(error.__traceback__):
-            module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+            module = frame.f_globals.get("__name__", "")
+            function = frame.f_code.co_name
             modules.append(module)
             restores |= module == CHECKPOINTS and not function.startswith(COLLECTS)
         if restores:

@@ -37,7 +37,8 @@ def run(options: argparse.Namespace) -> None:
     best = []
     for trial in trials.trials[:SHOWN]:
         best.append(replace(trial, report=RunReport.load(trial.folder / "report.json")))
-    runs, items = [], {}
+    runs = []
+    items = {}
     shared: dict[Any, Any] = {}  # of the items of all
     for trial in best:
         name = trial.name

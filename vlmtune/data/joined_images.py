@@ -105,9 +105,10 @@ class JoinedImages(StepChanges):
         second = tagged_sentence(b, self.tagger)
         pairs = []
         for i in _only_in(first, second):
+            word = first.words[i]
             tag = first.tags[i]
             for j in _only_in(second, first):
-                if second.tags[j] == tag and _may_exchange(first.words[i], second.words[j], tag):
+                if second.tags[j] == tag and _may_exchange(word, second.words[j], tag):
                     pairs.append((i, j))
         if not pairs:
             return f"{a} {b}"
@@ -144,7 +145,10 @@ def _is_wide(image: Image.Image) -> bool:
 
 def _sentences(captions: Sequence[str], rng: random.Random) -> list[str]:
     """The first sentence of a caption, then all others in random order, each with a full stop."""
-    first, *others = [part for caption in _shuffled(captions, rng) for part in _parts(caption)]
+    parts = []
+    for caption in _shuffled(captions, rng):
+        parts += _parts(caption)
+    first, *others = parts
     return [first, *_shuffled(others, rng)]
 
 

@@ -300,8 +300,7 @@ def _first(reasons: Sequence[str | None]) -> str | None:
 
 
 def _in_order(benchmarks: Sequence[Benchmark], failed: dict[str, str]) -> tuple[NotRun, ...]:
-    names = [benchmark.name for benchmark in benchmarks if benchmark.name in failed]
-    return tuple(NotRun(name, failed[name]) for name in names)
+    return tuple(NotRun(one.name, failed[one.name]) for one in benchmarks if one.name in failed)
 
 
 def _check_any_is_left(benchmarks: Sequence[Benchmark], not_run: Sequence[NotRun]) -> None:

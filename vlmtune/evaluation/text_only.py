@@ -103,12 +103,8 @@ class ImageAveraged(_TextScorer):
     r"""A model with the image averaged out: $\bar s_j = \frac{1}{n} \sum_i s_{ij}$.
 
     The mean is over the images of the benchmark, or over n of them. For a dual model this is its
-    score of the mean of the normalised image embeddings.
-
-    Args:
-        scorer: The model.
-        limit: Number of images at most; None for all.
-        seed: Seeds their choice.
+    score of the mean of the normalised image embeddings. With a limit the images are chosen by the
+    seed.
 
     Example:
         >>> from pathlib import Path

@@ -86,7 +86,8 @@ def _renamed(name: str, value: Tensor) -> dict[str, Tensor]:
 
 
 def _config(backbone: OpenClip, tokenizer: Any) -> CLIPConfig:
-    image, text = backbone.image_tower, backbone.text_tower
+    image = backbone.image_tower
+    text = backbone.text_tower
     assert isinstance(image, ImageTower)
     assert isinstance(text, TextTower)
     visual: Any = backbone.model.visual

@@ -33,7 +33,8 @@ class ImageGraph(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.backbone, self.adapter = model.backbone, model.adapter.scoring
+        self.backbone = model.backbone
+        self.adapter = model.adapter.scoring
 
     def forward(self, pixel_values: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n d"]:
         """Returns normalised embeddings of preprocessed images."""
@@ -76,7 +77,8 @@ def save_onnx(folder: Path, model: Model) -> str:
             cannot export the model, or a package is missing.
     """
     # A fusion encoder may score by embeddings, too.
-    adapter, tower = model.adapter.scoring, model.backbone.text_tower
+    adapter = model.adapter.scoring
+    tower = model.backbone.text_tower
     if not isinstance(adapter, DualAdapter):
         raise UserError(
             f"expected an adapter with embeddings, got {type(adapter).__name__}, which scores "

@@ -172,7 +172,8 @@ class FeatureStore:
         # (n, longest) numbers of stored tokens. Padding reads any that exists; it is zeroed below.
         numbers = starts[:, None] + position
         numbers.clamp_(max=len(values) - 1)
-        flat = values.index_select(0, send(numbers.reshape(-1), values.device)).float()
+        in_order = send(numbers.flatten(), values.device)
+        flat = values.index_select(0, in_order).float()
         tokens = flat.view(len(rows), longest, self.meta["width"])
         has_padding = not bool(mask.all())
         mask = send(mask, values.device)

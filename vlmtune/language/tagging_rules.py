@@ -193,8 +193,9 @@ class _Context:
         """Whether an unknown word is an adjective of several: "a coastal, rocky town"."""
         if self.low[i] in tags():
             return False
-        adverb = i > 0 and self.tags[i - 1] == "ADV"
-        return adverb or (self.can(i + 1, "CCONJ", "PUNCT") and self.nominal(i + 2))
+        if i > 0 and self.tags[i - 1] == "ADV":
+            return True
+        return self.can(i + 1, "CCONJ", "PUNCT") and self.nominal(i + 2)
 
     def _verb(self, i: int) -> str:
         """A verb that may be a noun or an adjective."""

@@ -40,14 +40,10 @@ def filled(
     make: Callable[[Tensor], Tensor],
     checked: slice = slice(None),
 ) -> dict[str, Any]:
-    """Reads the parts into the rest.
+    """Reads the parts in a folder into the rest.
 
-    Args:
-        rest: The content of the rest.
-        folder: Where it lies.
-        make: Makes a tensor without values from one on the meta device; of a DTensor the part of
-            this rank is read.
-        checked: Which files are compared with their checksums; ranks may share this work.
+    `make` makes a tensor without values from one on the meta device; of a DTensor the part of this
+    rank is read. The `checked` files are compared with their checksums; ranks may share this work.
     """
     sums = rest.pop(PARTS, {})
     files = sorted(folder.glob(PATTERN))

@@ -244,9 +244,12 @@ class EqSim(ShardedObjective):
         totals = (deviation * kinds).sum(dim=(1, 2))
         weights = kinds.sum(dim=(1, 2))
         # Read at once: each number alone would wait for a GPU.
-        sums = torch.stack([totals, weights]).tolist()
-        named = zip(("close", "distant"), *sums, strict=True)
-        return {name: total / over for name, total, over in named if over}
+        all_totals, all_weights = torch.stack([totals, weights]).tolist()
+        means = {}
+        for name, total, over in zip(("close", "distant"), all_totals, all_weights, strict=True):
+            if over:
+                means[name] = total / over
+        return means
 
     def _close(self, pairs: TruePairs, shard: ScoreShard) -> tuple[Bool[Tensor, "a A"], PairMatrix]:
         """Whether two pairs are close, and how often that counts for the local one."""

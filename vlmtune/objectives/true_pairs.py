@@ -138,8 +138,7 @@ class TruePairs:
     ) -> tuple[Int[Tensor, "a A"], Int[Tensor, "a A"]]:
         """How often pair 1 lists pair 2, and how often pair 2 lists pair 1.
 
-        Args:
-            listed: Positions among all A pairs for each local pair, -1 for none.
+        `listed` has positions among all A pairs for each local pair, -1 for none.
         """
         local, total = self.comparable.shape
         # One extra column takes entries that list no pair: modulo, -1 is the last column.

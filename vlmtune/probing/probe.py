@@ -74,10 +74,7 @@ class Training:
 class Probe(nn.Module):
     """The network, with embeddings standardised by the mean and deviation of the training set.
 
-    Args:
-        spec: Its form.
-        features: Training embeddings (n, d), for mean and deviation.
-        classes: Number of classes of each head, by name.
+    `classes` are the numbers of classes of the heads.
     """
 
     mean: Tensor

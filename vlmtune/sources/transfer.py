@@ -123,7 +123,9 @@ class Downloader:
                 raise
             except _BrokenError as error:
                 # What came is kept: the next try adds the rest.
-                reason, least, reached = str(error), error.retry_after, error.reached
+                reason = str(error)
+                least = error.retry_after
+                reached = error.reached
             except DownloadError as error:
                 _forget(part)
                 reason = str(error)
@@ -173,7 +175,8 @@ class Downloader:
                 if problem is not None:
                     raise problem
                 if response.status_code == 200:  # the whole file, as it changed or cannot be cut
-                    start, validator = 0, ""
+                    start = 0
+                    validator = ""
                     # Else a killed run would take the old content for the new version's.
                     part.unlink(missing_ok=True)
                 _note(part, request.url, _validator(response) or validator)
@@ -194,7 +197,9 @@ class _BrokenError(DownloadError):
 def _write(
     response: requests.Response, part: Path, start: int, total: int | None, advance: Advance
 ) -> None:
-    came, since, window = start, time.monotonic(), 0
+    came = start
+    since = time.monotonic()
+    window = 0
     mode = "r+b" if start else "wb"  # "ab" cannot seek
     with part.open(mode) as file:
         file.seek(start)  # what came later than the note is not trusted
@@ -211,7 +216,8 @@ def _write(
             if time.monotonic() - since > WINDOW:
                 if window < SLOWEST * WINDOW:
                     raise _BrokenError(f"came slower than {SLOWEST} bytes a second")
-                since, window = time.monotonic(), 0
+                since = time.monotonic()
+                window = 0
     if total is not None and came != total:
         kind = _BrokenError if came < total else DownloadError
         raise kind(f"gave {came} bytes of {total}")

@@ -26,10 +26,7 @@ def without_secrets(values: Any) -> Any:
     A text, list or mapping under a name with a word such as "key", "token" or "password" becomes
     None, so that a config read again takes it from where its library looks: the environment. URLs
     lose a password, a query string and parameters, unless these are names of environment variables
-    (`$PASSWORD`).
-
-    Args:
-        values: Nested mappings, lists and tuples; any other object stays as it is.
+    (`$PASSWORD`). Any other object stays as it is.
 
     Example:
         >>> without_secrets({"api_key": "abcd", "uri": "https://me:abcd@host/a", "tokens": 77})

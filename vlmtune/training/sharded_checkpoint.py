@@ -28,12 +28,8 @@ def write_folder(
 ) -> None:
     """Writes a checkpoint; all ranks call it, with DTensors of the same names.
 
-    The rest is written last, and the folder then gets its name.
-
-    Args:
-        checkpoint: Plain values, tensors, and DTensors.
-        path: The folder, on a file system that all ranks share. What was there is replaced.
-        save: Writes a checkpoint without DTensors to a file.
+    The rest is written last, by `save`, and the folder then gets its name, on a file system that
+    all ranks share. What was there is replaced.
     """
     parts = named_tensors(checkpoint, lambda value: isinstance(value, DTensor))
     is_first = dist.get_rank() == 0

@@ -48,7 +48,8 @@ class FileCache:
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
-        self.folder, self.limit = Path(folder), limit
+        self.folder = Path(folder)
+        self.limit = limit
         self._warned = False  # the warning comes once, not with each file
 
     def open(

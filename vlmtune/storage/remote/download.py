@@ -96,7 +96,8 @@ def download(
     unknown. It fails with a `DownloadError`, a `RefusedError` if no try can succeed, or a
     `UserError` if a package is missing or the disk refuses the file.
     """
-    reason, least = "", 0.0
+    reason = ""
+    least = 0.0
     for failed in range(patience.tries):
         if failed:
             log.info("%s/%s: %s; trying again", address, name, reason)
@@ -137,7 +138,9 @@ class _Progress(Callback):
 
     def __init__(self, limit: int) -> None:
         super().__init__()
-        self.limit, self.received, self.abandoned = limit, 0, False
+        self.limit = limit
+        self.received = 0
+        self.abandoned = False
 
     def relative_update(self, inc: int = 1) -> None:
         self.received += inc
@@ -173,7 +176,8 @@ def _try(address: Address, name: str, file: Path, size: int | None, timeout: flo
             now = time.monotonic()
             state = (progress.received, *_state(file))
             if state != last:
-                last, changed = state, now
+                last = state
+                changed = now
             if now - changed > timeout:
                 raise DownloadError(f"no byte came for {timeout:g} seconds")
             # Of unknown size, what has come so far is what may have taken the time.
