@@ -4,7 +4,6 @@ In: a `GroupStream` and a position. Out: batches.
 Never: a count of steps; Lightning has it.
 """
 
-import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from vlmtune.data.collate import collate
 from vlmtune.data.group_changes import GroupChanges
 from vlmtune.data.sample_order import Consumer
 from vlmtune.data.stream import GroupStream
-from vlmtune.data.worker_processes import start_method
+from vlmtune.data.worker_processes import outlive_a_signal, start_method
 from vlmtune.errors import UserError
 from vlmtune.types import Batch
 
@@ -74,7 +73,7 @@ class EpochLoader:
             multiprocessing_context=start_method(self.num_workers),
             collate_fn=_identity,  # a lambda could not go to a worker
             pin_memory=torch.cuda.is_available(),  # copies to the device beside its work
-            worker_init_fn=_outlive_a_signal,
+            worker_init_fn=outlive_a_signal,
         )
         # Only the waiting counts, not what the training does with a batch between two of them.
         started = time.monotonic()
@@ -157,12 +156,3 @@ class _Reader(IterableDataset):
 
 def _identity(item: Any) -> Any:
     return item
-
-
-def _outlive_a_signal(worker: int) -> None:
-    """Lets a worker ignore the first signal, which may go to all processes of a job.
-
-    The training then ends its step, writes a checkpoint and stops the workers itself.
-    """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _: signal.signal(number, signal.SIG_DFL))

@@ -1,8 +1,9 @@
-"""How the worker processes of a `DataLoader` start.
+"""How the worker processes of a `DataLoader` start, and what a signal does to them.
 
-In: their number. Out: the start method for `multiprocessing_context`.
+In: their number. Out: arguments of `DataLoader`.
 """
 
+import signal
 import sys
 
 
@@ -14,3 +15,12 @@ def start_method(num_workers: int) -> str | None:
     """
     forks = num_workers > 0 and sys.platform == "linux"
     return "fork" if forks else None
+
+
+def outlive_a_signal(worker: int) -> None:
+    """Lets a worker ignore the first signal, which may go to all processes of a job.
+
+    The training then ends its step, writes a checkpoint and stops the workers itself.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda again, _: signal.signal(again, signal.SIG_DFL))

@@ -15,13 +15,17 @@ from vlmtune.metrics.ranking import comparable
 
 
 def average_precision(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) -> float:
-    r"""Area under the precision-recall steps of one query: $\sum_k (R_k - R_{k-1}) P_k$.
+    r"""Area under the precision-recall steps: $\sum_k (R_k - R_{k-1}) P_k$.
 
     k runs over the distinct score values in descending order, and $P_k$, $R_k$ are precision and
     recall of everything that scores at least as much. Tied scores share one threshold, so their
     order does not matter, and a constant scorer gets the prevalence of the positives. No sigmoid is
     applied (torchmetrics applies one), so large logits do not collapse into ties. NaN without a
     positive.
+
+    Args:
+        scores: Scores of n images for one query.
+        positives: Which of them are true.
 
     Example:
         >>> logits = torch.tensor([20.0, 21.0, 22.0, 23.0])
@@ -105,7 +109,11 @@ def class_average_precision(
     - "reference" gives it 0, as the released script does under torchmetrics 1.x (under 0.10 and
       0.11 the whole mean becomes NaN).
 
-    `labels` says which class is true of which image, `pool` which images are ranked for it.
+    Args:
+        scores: Scores of N images for C classes.
+        labels: Which class is true of which image.
+        pool: Which images are ranked for which class.
+        treatment: See above.
 
     Example:
         >>> scores = torch.tensor([[0.9, 0.1], [0.8, 0.2]])

@@ -37,7 +37,12 @@ def true_ranks(
     $1 + |\{j : s_j \ge s_t\}|$. `ties="first"` ranks equal candidates in their order, as published
     scripts with `argmax` do: $1 + |\{j : s_j > s_t\}| + |\{j < t : s_j = s_t\}|$. A constant scorer
     is then correct wherever the true candidate comes first, so use it only to repeat published
-    numbers. An item without a true candidate ranks last. -inf pads a row with fewer candidates.
+    numbers. An item without a true candidate ranks last.
+
+    Args:
+        scores: Scores of the candidates; -inf pads a row with fewer candidates.
+        true: Which candidates are true.
+        ties: The rule for ties.
 
     Example:
         >>> scores, true = torch.tensor([[0.3, 0.1], [0.3, 0.3]]), torch.eye(2) > 0

@@ -26,7 +26,14 @@ def bank_ranks(
     A query is a hit at K if its rank is at most K: if any true partner is among the K best. With
     the best true score b, the rank is $1 + |\{j \text{ false} : s_j \ge b\}|$ (`ties="wrong"`), or
     $1 + |\{j : s_j > b\}| + |\{j < t : s_j = b\}|$ where t is the first true partner that scores b
-    (`ties="first"`, the result of a stable sort). The true pairs (image, caption) are distinct.
+    (`ties="first"`, the result of a stable sort).
+
+    The matrix is read in chunks.
+
+    Args:
+        scores: Scores of N images and M captions.
+        true: The distinct pairs (image, caption) that are true.
+        ties: How a false partner ranks that ties with the best true one.
 
     Example:
         >>> scores = torch.tensor([[0.9, 0.2, 0.4], [0.6, 0.7, 0.7]])

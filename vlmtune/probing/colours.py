@@ -125,10 +125,14 @@ def posterize(image: Image.Image, bits: int) -> Image.Image:
 
 
 def quantize(image: Image.Image, colours: int) -> Image.Image:
-    """Replaces the colours by the centroids of so many clusters of them, from 1 to 256.
+    """Replaces the colours by the centroids of so many clusters of them.
 
     The clusters are those of k-means, which starts from the parts of a median cut. The paper names
     no algorithm of clustering.
+
+    Args:
+        image: The image.
+        colours: From 1 to 256.
     """
     # A median cut alone gives pixels colours that are not their mean. 1 is the number of pixels
     # that may still change their cluster when k-means stops.

@@ -176,10 +176,15 @@ def embed_tasks(
     side: int = 224,
     seed: int = 0,
 ) -> dict[str, dict[str, TaskEmbeddings]]:
-    """Returns the embeddings by task and split; those that the folder `store` lacks are computed.
+    """Returns the embeddings by task and split; those that the store lacks are computed.
 
-    The middle square of each image is scaled to `side` before it is transformed. Transformations of
-    the tasks can all run; `seed` is that of the sampled ones.
+    Args:
+        embedder: The model.
+        images: The images.
+        tasks: Tasks whose transformations can all run.
+        store: Folder of feature stores.
+        side: The middle square of each image is scaled to this side before it is transformed.
+        seed: Of the sampled transformations.
     """
     # All tasks are read from a store of all their versions: a version of two tasks is there once.
     wanted: dict[str, tuple[LabelledImage, Version]] = {}

@@ -117,7 +117,10 @@ def jpeg(image: Image.Image, quality: int) -> Image.Image:
 def line_shift(image: Image.Image, distance: int, axis: str) -> Image.Image:
     """Rotates even columns down and odd ones up, or even rows right and odd ones left.
 
-    `axis` is "columns" or "rows". What leaves on one side comes back on the other.
+    Args:
+        image: The image.
+        distance: In pixels; what leaves on one side comes back on the other.
+        axis: "columns" or "rows".
     """
     values = np.array(image)
     # `lines` is a view, so that a change of it is a change of `values`.

@@ -15,10 +15,15 @@ from vlmtune.probing.parameters import Real
 def image_overlay(
     image: Image.Image, distraction: str, size: Real, opacity: int, x: Real, y: Real
 ) -> Image.Image:
-    """Puts one of `DISTRACTIONS` on the image.
+    """Puts a distraction on the image.
 
-    `size` is its width and height as fractions of the image's, and an opacity of 255 is opaque.
-    It goes from the left (x = 0) to the right (1), and from the top (y = 0) to the bottom (1).
+    Args:
+        image: The image.
+        distraction: One of `vlmtune.probing.distractions.DISTRACTIONS`.
+        size: Width and height of the distraction, as fractions of the image's.
+        opacity: Of the distraction, 255 being opaque.
+        x: Where it goes, from 0 (left) to 1 (right).
+        y: Where it goes, from 0 (top) to 1 (bottom).
     """
     picture = _picture(distraction, image)
     return _blended(image, picture, size, opacity, x, y)

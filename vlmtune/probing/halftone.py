@@ -37,9 +37,13 @@ def wave(phase: Float[ndarray, "..."], waveform: str) -> Float[ndarray, "..."]:
 def line_halftone(
     image: Image.Image, amplitude: Real, width: Real, waveform: str = "sine"
 ) -> Image.Image:
-    """Draws horizontal waves, one above the other, as lines of a width in pixels.
+    """Draws horizontal waves, one above the other.
 
-    `amplitude` is that of a wave over black, in pixels; over white a wave is a straight line.
+    Args:
+        image: The image.
+        amplitude: Of a wave over black, in pixels; over white a wave is a straight line.
+        width: Of the lines, in pixels.
+        waveform: One of `WAVEFORMS`.
     """
     grey = np.asarray(image.convert("L"), dtype=np.float32)
     height, columns = grey.shape

@@ -30,7 +30,12 @@ def accuracy(
 
     The variance of its 95 % interval is that over images, each with all its transformations, plus
     $s^2 / r$, that over runs; `proportion_interval` turns it into an interval. With a single run it
-    is that over images. n is the number of predictions that count.
+    is that over images.
+
+    Args:
+        right: Whether each prediction is right.
+        counted: Which predictions count; their number is n.
+        chance: What guessing reaches.
 
     Example:
         >>> right = torch.tensor([[[True, False]] * 50, [[True, True]] * 50])

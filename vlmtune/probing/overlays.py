@@ -45,9 +45,14 @@ def line_overlay(
     colour: RGB,
     angle: Real = 0.0,
 ) -> Image.Image:
-    """Paints parallel lines, at an angle from the horizontal in degrees.
+    """Paints parallel lines.
 
-    `distance` is from the start of one line to the start of the next, in pixels as the width.
+    Args:
+        image: The image.
+        width: Of a line, in pixels.
+        distance: From the start of one line to the start of the next, in pixels.
+        colour: Of the lines.
+        angle: From the horizontal, in degrees.
     """
     values = np.array(image)
     height, columns = values.shape[:2]
@@ -62,9 +67,13 @@ def line_overlay(
 
 
 def icon_overlay(image: Image.Image, icon: str, alpha: int, ratio: Real) -> Image.Image:
-    """Paints a wall of one icon of `ICONS`, opaque with an alpha of 255.
+    """Paints a wall of one icon.
 
-    `ratio` is the width of the image divided by the width of an icon.
+    Args:
+        image: The image.
+        icon: One of `vlmtune.probing.icons.ICONS`.
+        alpha: Opacity of the icons, 255 being opaque.
+        ratio: Width of the image divided by the width of an icon.
     """
     # An image narrower than the ratio would otherwise get icons of no width.
     side = max(1, round(image.width / ratio))

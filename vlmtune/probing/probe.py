@@ -74,7 +74,10 @@ class Training:
 class Probe(nn.Module):
     """The network, with embeddings standardised by the mean and deviation of the training set.
 
-    `classes` are the numbers of classes of the heads.
+    Args:
+        spec: Its form.
+        features: Training embeddings (n, d), for mean and deviation.
+        classes: Number of classes of each head, by name.
     """
 
     mean: Tensor
@@ -116,8 +119,13 @@ def train_probe(
 ) -> Probe:
     """Trains one probe with Adam on the sum of the cross-entropies of its heads.
 
-    `features` are on the device to train on; `targets` are the class of each by head, and `classes`
-    the number of classes of each head.
+    Args:
+        spec: Its form.
+        features: Training embeddings, on the device to train on.
+        targets: The class of each embedding, by head.
+        classes: Number of classes of each head.
+        training: Steps, batches and seed.
+        run: Which of the runs it is.
     """
     n = len(features)
     device = features.device

@@ -54,9 +54,14 @@ def download(
 ) -> None:
     """Brings what is wanted into the data folder, which `VLMTUNE_DATA` names.
 
-    What is there already is not fetched again. What fails does not stop the rest. `given` is a
-    folder with files that a person fetched. `readers` are the benchmarks whose images are wanted,
-    by name, instead of those of the YAMLs.
+    What is there already is not fetched again. What fails does not stop the rest.
+
+    Args:
+        wanted: What is wanted of each source.
+        accepted: Sources whose terms were accepted.
+        given: A folder with files that a person fetched.
+        readers: Benchmarks whose images are wanted, by name, instead of those of the YAMLs.
+        patience: Tries of each file, and the waits between them.
 
     Raises:
         UserError: Terms were not accepted, the disk is too small, or files did not come.
