@@ -1,6 +1,7 @@
 from PIL import Image
 
 from tests.refusals import refused
+from vlmtune.benchmarks import ChoiceItem, MultipleChoice
 from vlmtune.benchmarks.base import check_images, files_from
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.types import ImageRef
@@ -28,3 +29,15 @@ def test_missing_and_empty_files_are_counted_and_the_first_is_named(tmp_path):
         check_images(images, benchmark)
     benchmark.source = ""
     assert files_from(benchmark) == "mend them"
+
+
+def test_a_reader_may_yield_its_items(tmp_path):
+    Image.new("RGB", (2, 2)).save(tmp_path / "a.png")
+
+    class Yields(MultipleChoice):
+        citation = "none"
+
+        def read(self):
+            yield ChoiceItem(ImageRef(tmp_path / "a.png"), ("a dog", "a cat"))
+
+    assert Yields().items.texts == ["a dog", "a cat"]

@@ -133,7 +133,7 @@ def failing(method: str, error: Exception) -> type[ColaMulti]:
     def fail(self, *given):
         raise error
 
-    return type("Failing", (ColaMulti,), {method: fail})
+    return type("Failing", (ColaMulti,), {method: fail, "__module__": __name__})
 
 
 FUSSY = failing("evaluate", UserError("expected better scores, got these: train more"))

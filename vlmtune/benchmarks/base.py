@@ -139,7 +139,7 @@ class Benchmark(Configured, ABC, Generic[I]):
 
     def listed(self) -> I:
         """Reads the items, whether or not their images are there."""
-        read = self.read()
+        read = list(self.read())  # a reader may yield its items
         # Without `limit_per_group` all items are one group, whatever groups they report by.
         groups = [""] * len(read)
         if self.limit_per_group:

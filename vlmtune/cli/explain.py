@@ -11,8 +11,6 @@ import inspect
 import pkgutil
 import re
 import sys
-import sysconfig
-import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -102,19 +100,12 @@ def explain(error: Exception) -> str:
         return line
     if is_expected(error):
         return text
-    cause = _plugin_line(error) or "this is a bug in vlmtune"
+    from vlmtune.cli.plugin_errors import hidden_by_property, origin  # few runs fail
+
+    error = hidden_by_property(error)
+    cause = origin(error) or "this is a bug in vlmtune"
+    text = _one_line(str(error))
     return f"{type(error).__name__}: {text}: {cause}; rerun with --debug for the traceback"
-
-
-def _plugin_line(error: Exception) -> str | None:
-    """The line of a plug-in of the user that the error passed through, if there is one."""
-    root = Path(__file__).parents[2]
-    ours = [str(root / package) for package in ("vlmtune", "data_builders")]
-    libraries = (*ours, *sysconfig.get_paths().values(), "<")
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(libraries):
-            return f"it comes from line {frame.lineno} of {frame.filename}"
-    return None
 
 
 def _known_line(error: Exception) -> str | None:
@@ -138,6 +129,8 @@ def _known_line(error: Exception) -> str | None:
             f"expected a run of Weights & Biases, got: {text}: run `wandb login`, set "
             "WANDB_MODE=offline, or leave the logger out"
         )
+    if isinstance(error, SyntaxError):
+        return f"expected Python in {error.filename}, got: {text}: correct it"
     if kinds & COMPILERS:
         return (
             f"expected a compiler for CompileTowers, got: {text}: install one, such as g++, or "
@@ -166,6 +159,11 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
         >>> print(configuration_error(error, ["seed"]))
         expected a valid config, got: Option 'sed' is not accepted: did you mean 'seed'?
     """
+    from vlmtune.cli.plugin_errors import first_cause, users_line  # few configs fail
+
+    cause = first_cause(error)
+    if isinstance(cause, SyntaxError):
+        return UserError(explain(cause))
     text = " ".join(_without_loop(error).split())
     # In this order: each pattern expects what the one before has left.
     # jsonargparse may leave out the class path of a plug-in.
@@ -176,11 +174,11 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
         text = unhelpful.sub("", text)
     text = _one_line(text)
     text = COMMAND.sub("", text)
-    advice = _advice(text, keys)
+    advice = _advice(text, keys) or users_line(error) or "change the config"
     return UserError(f"expected a valid config, got: {PARSED.sub('', text)}: {advice}")
 
 
-def _advice(text: str, keys: Iterable[str]) -> str:
+def _advice(text: str, keys: Iterable[str]) -> str | None:
     missing = MODULE.search(text)
     if missing and Path(f"{missing[1]}.py").is_file():
         return f"{missing[1]}.py lies here, so put PYTHONPATH=. before the command"
@@ -193,7 +191,7 @@ def _advice(text: str, keys: Iterable[str]) -> str:
             return fix
     wrong = WRONG.search(text)
     if wrong is None:
-        return "change the config"
+        return None
     known = [key for key in keys if not key.endswith(".help")]
     for module, name in CLASS.findall(text):
         known += _names(module, name)
@@ -207,7 +205,7 @@ def _advice(text: str, keys: Iterable[str]) -> str:
             return f"did you mean {near[0]!r}?"
     if key.endswith((".yaml", ".yml")):
         return "write --config before it"
-    return "change the config"
+    return None
 
 
 def _without_loop(error: Exception) -> str:

@@ -4,6 +4,7 @@ In: benchmarks and a scorer. Out: results, and the reason for each benchmark wit
 Never: a stop of all because one benchmark fails.
 """
 
+import inspect
 import logging
 import math
 from collections import Counter
@@ -292,7 +293,8 @@ def _tried(benchmark: Benchmark, do: Callable[[], T]) -> tuple[T | None, str | N
     except Exception as error:  # a fault in one plug-in must not stop the rest
         log.exception("%s failed", name)  # the report has one line, the log the traceback
         line = " ".join(f"{type(error).__name__}: {error}".split())
-        return None, f"expected {name} to run, got {line}: mend what the traceback in the log shows"
+        advice = f"mend {inspect.getfile(type(benchmark))} or what the traceback in the log shows"
+        return None, f"expected {name} to run, got {line}: {advice}"
 
 
 def _first(reasons: Sequence[str | None]) -> str | None:

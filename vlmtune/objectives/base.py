@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 from pydantic import AllowInfNan
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import override
 
 from vlmtune.config import Configured
@@ -55,7 +55,7 @@ class Objective(Configured, nn.Module, ABC):
     def __call__(self, scores: Any, targets: Any) -> Loss:
         expect(Scores, scores, "Scores.full(matrix)")
         expect(Targets, targets, "Targets.diagonal(n), or Targets(truth, known, same_group)")
-        loss = super().__call__(scores, targets)
+        loss = expect(Tensor, super().__call__(scores, targets), "operations on scores.values")
         if loss.ndim:
             shape = list(loss.shape)
             raise UserError(f"expected one number from {self.name}, got {shape}: take the mean")
