@@ -40,4 +40,4 @@ def test_a_reader_may_yield_its_items(tmp_path):
         def read(self):
             yield ChoiceItem(ImageRef(tmp_path / "a.png"), ("a dog", "a cat"))
 
-    assert Yields().items.texts == ["a dog", "a cat"]
+    assert list(Yields().items.texts) == ["a dog", "a cat"]
