@@ -369,6 +369,10 @@ def test_a_checkpoint_imports_no_package_but_those_that_are_named(tmp_path, monk
     assert "stranger" not in sys.modules
     with pytest.raises(SystemExit, match="imported"):
         load(tmp_path / "last.ckpt", packages=["stranger"])
+    specs["backbone"] = {"class_path": "friend.Backbone", "init_args": {}}
+    torch.save({"vlmtune": specs, "state_dict": {}}, tmp_path / "last.ckpt")
+    with refused("got friend.Backbone and stranger.Adapter: .*--packages friend stranger on"):
+        load(tmp_path / "last.ckpt")
 
 
 def test_a_backbone_at_hand_is_used_unless_it_is_another(

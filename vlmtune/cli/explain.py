@@ -103,9 +103,8 @@ def explain(error: Exception) -> str:
     from vlmtune.cli.plugin_errors import hidden_by_property, origin  # few runs fail
 
     error = hidden_by_property(error)
-    cause = origin(error) or "this is a bug in vlmtune"
     text = _one_line(str(error))
-    return f"{type(error).__name__}: {text}: {cause}; rerun with --debug for the traceback"
+    return f"{type(error).__name__}: {text}: {origin(error)}; rerun with --debug for the traceback"
 
 
 def _known_line(error: Exception) -> str | None:

@@ -14,8 +14,8 @@ from vlmtune.config import Configured
 OURS = ("vlmtune", "data_builders")
 
 
-def origin(error: Exception) -> str | None:
-    """Says which line of a user's file failed, or which plug-ins took part; None without any."""
+def origin(error: Exception) -> str:
+    """Says which line of a user's file failed, or which plug-ins took part; else it is our bug."""
     if line := users_line(error):
         return line
     # What a plug-in returns, or lacks, fails in a line of vlmtune.
@@ -23,7 +23,7 @@ def origin(error: Exception) -> str | None:
     for frame in reversed(frames):
         if plugins := _plugins(frame.f_locals.get("self")):
             return f"check {' and '.join(plugins)}"
-    return None
+    return "this is a bug in vlmtune"
 
 
 def users_line(error: BaseException) -> str | None:

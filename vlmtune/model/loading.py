@@ -189,13 +189,14 @@ def _export_folder(source: str, revision: str | None) -> Path:
 
 def check_packages(*specs: Any, packages: Sequence[str], source: str) -> None:
     """Refuses to import what a file names, except from vlmtune and the packages of the user."""
-    for path in _class_paths(list(specs)):
-        package = path.partition(".")[0]
-        if package not in ("vlmtune", *packages):
-            raise UserError(
-                f"expected classes of vlmtune in {source}, got {path}: if you trust that package, "
-                f'add packages=["{package}"], or --packages {package} on the command line'
-            )
+    missing = [package for package in foreign_packages(*specs) if package not in packages]
+    if missing:
+        paths = dict.fromkeys(_class_paths(list(specs)))
+        foreign = [path for path in paths if path.partition(".")[0] in missing]
+        raise UserError(
+            f"expected classes of vlmtune in {source}, got {' and '.join(foreign)}: if you trust "
+            f"them, add packages={missing}, or --packages {' '.join(missing)} on the command line"
+        )
 
 
 def foreign_packages(*specs: Any) -> list[str]:
