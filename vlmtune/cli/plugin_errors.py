@@ -49,7 +49,7 @@ def hidden_by_property(error: Exception) -> Exception:
     """The error in a property of a plug-in, of which torch says only that there is no property."""
     if not (isinstance(error, AttributeError) and isinstance(error.obj, Configured)):
         return error
-    lacking = inspect.getattr_static(error.obj, error.name, None)
+    lacking = inspect.getattr_static(error.obj, str(error.name), None)
     compute = getattr(lacking, "fget", None) or getattr(lacking, "func", None)
     if compute is None:
         return error
