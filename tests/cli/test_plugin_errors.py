@@ -75,6 +75,6 @@ def test_a_plugin_that_is_no_python_is_named(tmp_path, monkeypatch, capsys):
     file = tmp_path / "unfinished.py"
     file.write_text("class Own(:\n")
     assert main(["build", "unfinished.Own", "--out", str(tmp_path / "out")]) == 2
-    got = "invalid syntax (unfinished.py, line 1): correct it"
+    got = "invalid syntax (unfinished.py, line 1): mend line 1"
     assert capsys.readouterr().err == f"vlmtune: error: expected Python in {file}, got: {got}\n"
     assert "unfinished" not in sys.modules

@@ -129,7 +129,7 @@ def _known_line(error: Exception) -> str | None:
             "WANDB_MODE=offline, or leave the logger out"
         )
     if isinstance(error, SyntaxError):
-        return f"expected Python in {error.filename}, got: {text}: correct it"
+        return f"expected Python in {error.filename}, got: {text}: mend line {error.lineno}"
     if kinds & COMPILERS:
         return (
             f"expected a compiler for CompileTowers, got: {text}: install one, such as g++, or "

@@ -293,7 +293,7 @@ def _tried(benchmark: Benchmark, do: Callable[[], T]) -> tuple[T | None, str | N
     except Exception as error:  # a fault in one plug-in must not stop the rest
         log.exception("%s failed", name)  # the report has one line, the log the traceback
         line = " ".join(f"{type(error).__name__}: {error}".split())
-        advice = f"mend {inspect.getfile(type(benchmark))} or what the traceback in the log shows"
+        advice = f"mend what the traceback shows; {inspect.getfile(type(benchmark))} has the class"
         return None, f"expected {name} to run, got {line}: {advice}"
 
 
