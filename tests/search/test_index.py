@@ -150,7 +150,7 @@ def test_it_finds_images_like_another(indexed, monkeypatch):
             expected = [float(cosines[files.index(hit.path)]) for hit in others]
             assert [hit.score for hit in others] == pytest.approx(expected, abs=1e-4)
     # Rows of 300,000 files are not gathered again for each image.
-    monkeypatch.setattr(index, "_rows", [])
+    monkeypatch.setattr(index, "_rows", None)
     assert index.similar(0, 8) == index.similar(-9, 8)
     with pytest.raises(IndexError):
         index.similar(9)
@@ -224,7 +224,7 @@ def test_tokens_of_different_lengths_come_back(tmp_path):
     part = Part(tmp_path / "part-00000", {"a": 1})
     assert torch.equal(part.vectors, vectors)
     for rows in ([0, 1, 2, 3], [2, 1], [3], [1, 1, 0]):
-        found = read_prepared([(part, rows)])
+        found = read_prepared([(part, torch.tensor(rows))])
         assert isinstance(found, PooledTokens)
         longest = int(mask[rows].sum(dim=1).max())
         assert torch.equal(found.pooled, pooled[rows])
@@ -234,7 +234,8 @@ def test_tokens_of_different_lengths_come_back(tmp_path):
         assert not found.tokens.values[~found.tokens.mask].any()
     short = Encoded(["e"], vectors[:1], prepared[1:2].cut(2))
     write_part(tmp_path / "part-00001", {"a": 1}, [short])
-    found = read_prepared([(Part(tmp_path / "part-00001", {"a": 1}), [0]), (part, [0, 1])])
+    other = Part(tmp_path / "part-00001", {"a": 1})
+    found = read_prepared([(other, torch.tensor([0])), (part, torch.tensor([0, 1]))])
     assert isinstance(found, PooledTokens)
     assert found.tokens.lengths.tolist() == [2, 5, 2]
     assert torch.equal(found.tokens.values[0], found.tokens.values[2])
@@ -455,7 +456,9 @@ def test_a_damaged_part_is_refused(joint, whole, copied, name):
         (lambda x: x.replace('"version": 3', '"version": 2'), "got 2 at version"),
         (lambda x: x.replace("part-00000", "../part-00000"), "got '../part-00000' at parts/0"),
         (lambda x: x.replace("part-00000", "part-00007"), "part-00007 is damaged"),
-        (lambda x: x.replace('"images": {', '"images": {"x": "none", '), "it has no row for x"),
+        (lambda x: x.replace('"images": {', '"images": {"x": "none", '), "got 'none' at images/x"),
+        (lambda x: x.replace('"images": {', f'"images": {{"x": "{"0" * 64}", '), "no row for x"),
+        (lambda x: x.replace('"images": {', f'"images": {{"x": "{"f" * 64}", '), "no row for x"),
         (lambda x: json.dumps(json.loads(x) | {"images": {}}), "it has no images"),
     ],
 )

@@ -5,6 +5,7 @@ is asked for. Never: a change of the index.
 """
 
 import argparse
+from itertools import chain
 from pathlib import Path
 
 from rich.markup import escape
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
         options.index, model, device, options.packages, options.batch_size, options.pretrained
     )
     files_of_index = options.index.rglob("*")
-    check_outputs([options.html], [*options.like, *index.paths, *files_of_index])
+    check_outputs([options.html], chain(options.like, map(Path, index.names), files_of_index))
     by_caption = index.search_all(options.queries, options.top, options.recall)
     warn_truncated(index.too_long(options.queries))
     results = list(zip(options.queries, by_caption, strict=True))
@@ -55,12 +56,13 @@ def run(options: argparse.Namespace) -> None:
     note = f"of {counted(len(index), 'image')}; higher is better; scores are not probabilities"
     console().print(note, markup=False)
     if options.html is not None:
-        positions = {path: i for i, path in enumerate(index.paths)}
         similar = {}
         for _, hits in results:
             for path, _ in hits:
                 if path not in similar:
-                    neighbours = index.similar(positions[path], SIMILAR)
+                    position = index.names.find(str(path))
+                    assert position is not None, "a file of the index"
+                    neighbours = index.similar(position, SIMILAR)
                     similar[path] = [neighbour.path for neighbour in neighbours]
         write_text(options.html, search_page(results, similar, note))
         print(f"page: {options.html}")

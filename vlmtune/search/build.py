@@ -156,9 +156,9 @@ class _Parts:
             except DamagedError:  # half-written, of another model, or an unlisted shortlist
                 remove(path)
                 continue
+            self.ids.update(part.ids)
             if not PART.fullmatch(path.name):  # whole, but killed before it got its name
                 path = path.rename(folder / self._next())
-            self.ids.update(part.ids)
             self.names.append(path.name)
 
     def _next(self) -> str:

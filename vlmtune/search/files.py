@@ -51,7 +51,7 @@ class Listed(TypedDict):
     model: Source
     parts: list[Annotated[str, Field(pattern=f"^{PART.pattern}$")]]
     shortlist: Annotated[str, Field(pattern=f"^{SHORTLIST.pattern}$")] | None
-    images: dict[str, str]
+    images: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
 
 
 def read_list(folder: Path) -> Listed:

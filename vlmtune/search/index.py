@@ -3,11 +3,12 @@
 Never: a file of an image read, a vector approximated, or anything unpickled.
 """
 
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from PIL import Image
@@ -29,11 +30,13 @@ from vlmtune.search.files import (
 )
 from vlmtune.search.parts import Part, read_prepared
 from vlmtune.search.shortlist import Shortlist
+from vlmtune.storage.names import Names
 from vlmtune.types import Pooled, Rows
 
 ENCODED = 64  # captions encoded at a time
 COMPARED = 2**14  # images compared with an image at a time
 SCORED = 128  # images scored at a time; more would leave the processor's cache
+DIGEST = "S64"  # numpy's type of a digest in hex, as bytes: a million in 64 MB
 
 
 class Hit(NamedTuple):
@@ -51,19 +54,26 @@ class Index:
 
     Attributes:
         folder: The folder.
-        paths: The files, in the order in which they were indexed.
+        names: The files, in the order in which they were indexed.
         model: The model.
     """
 
-    def __init__(self, folder: Path, paths: Sequence[Path], encoder: IndexEncoder) -> None:
+    def __init__(self, folder: Path, names: Iterable[str], encoder: IndexEncoder) -> None:
         self.folder = folder
-        self.paths = tuple(paths)
+        self.names = Names(names)
         self.model = encoder.model
         self._encoder = encoder
         self._parts: list[Part] = []
-        self._rows: list[tuple[int, int]] = []  # part, and row in it, of each file
+        # Rows are numbered through all parts: those of part p begin at `_starts[p]`.
+        self._starts = torch.zeros(1, dtype=torch.int64)
+        self._rows = self._starts  # of each file
         self._shortlist: Shortlist | None = None
-        self._faiss: Any = None
+        self._recall_vectors = torch.zeros(0, 0)  # of each file
+
+    @cached_property
+    def paths(self) -> tuple[Path, ...]:
+        """The files as paths, which take ten times the memory of `names`."""
+        return tuple(map(Path, self.names))
 
     @classmethod
     def open(
@@ -126,34 +136,36 @@ class Index:
         """Opens the folders of a list."""
         identity = listed["model"]["identity"]
         images = listed["images"]
-        faiss = _faiss()
-        index = cls(folder, list(map(Path, images)), encoder)
-        positions: dict[str, tuple[int, int]] = {}
-        for number, name in enumerate(listed["parts"]):
+        index = cls(folder, images, encoder)
+        ids = []
+        for name in listed["parts"]:
             with undamaged(folder, name):
                 part = Part(folder / name, part_key(identity))
+                ids.append(np.array(part.ids, DIGEST))
             index._parts.append(part)
-            for row, digest in enumerate(part.ids):
-                positions.setdefault(digest, (number, row))
-        # A list that names what no part holds was edited, or a part was replaced.
-        missing = [path for path, digest in images.items() if digest not in positions]
-        if missing or not images:
-            got = f"no row for {missing[0]}" if missing else "no images"
-            raise UserError(f"expected {EXPECTED} in {folder}, it has {got}: {AGAIN}")
+        # Sorted digests are found by bisection; the last is above all of them.
+        stored = np.concatenate([*ids, [b"~"]])
+        order = np.argsort(stored, kind="stable")
         # Files of one content share a row.
-        index._rows = [positions[digest] for digest in images.values()]
+        wanted = np.fromiter(images.values(), DIGEST, len(images))
+        rows = order[np.searchsorted(stored, wanted, sorter=order)]
+        missing = np.flatnonzero(stored[rows] != wanted).tolist()
+        # A list that names what no part holds was edited, or a part was replaced.
+        if missing or not images:
+            got = f"no row for {index.names[missing[0]]}" if images else "no images"
+            raise UserError(f"expected {EXPECTED} in {folder}, it has {got}: {AGAIN}")
+        index._rows = torch.from_numpy(rows)
+        index._starts = torch.tensor([0, *map(len, ids)]).cumsum(0)
         name = listed["shortlist"]
         if name is not None:
             with undamaged(folder, name):
                 key = shortlist_key(identity, listed["parts"])
                 index._shortlist = Shortlist(folder / name, key)
-        vectors = index._recalled()
-        index._faiss = faiss.IndexFlatIP(vectors.shape[1])
-        index._faiss.add(vectors.numpy())
+        index._recall_vectors = index._recalled()
         return index
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.names)
 
     def search(self, caption: str, top: int = 10, recall: int = 100) -> list[Hit]:
         """Returns the `top` files with the highest scores, best first; ties keep order.
@@ -171,7 +183,9 @@ class Index:
 
         A caption's score may differ in its last digits, as another batch rounds differently.
         """
+        faiss = _faiss()
         count = min(max(top, recall), len(self))
+        stored = self._recall_vectors.numpy()
         results = []
         with self._encoder.evaluation():
             for start in range(0, len(captions), ENCODED):
@@ -180,7 +194,8 @@ class Index:
                 if self._shortlist is not None:
                     vectors = self._shortlist.project(vectors)
                 # An exhaustive search: no approximation can lose the best file.
-                _, recalled = self._faiss.search(vectors.numpy(), count)
+                queries = vectors.numpy()
+                _, recalled = faiss.knn(queries, stored, count, faiss.METRIC_INNER_PRODUCT)
                 for i, files in enumerate(recalled.tolist()):
                     # In the order of the index, so that ties keep it, and reads go forwards.
                     text = texts[i : i + 1].trimmed()
@@ -201,23 +216,17 @@ class Index:
             query = self._recall_vector(image)
         else:
             position = range(len(self))[image]
-            query = self._compared(position, 1)
+            query = self._recall_vectors[position : position + 1]
         parts = []
-        for start in range(0, len(self), COMPARED):
-            count = min(COMPARED, len(self) - start)
-            vectors = self._compared(start, count)
+        for vectors in self._recall_vectors.split(COMPARED):
             parts.append(cosine_similarity(query, vectors))
         cosines = torch.cat(parts)
         hits = []
         for file in cosines.argsort(descending=True, stable=True)[: top + 1].tolist():
             # One more than `top`, as the file itself may be among them.
             if file != position:
-                hits.append(Hit(self.paths[file], float(cosines[file])))
+                hits.append(self._hit(file, float(cosines[file])))
         return hits[:top]
-
-    def _compared(self, start: int, count: int) -> Float[Tensor, "count d"]:
-        """The vectors that some files, one after another, are recalled by."""
-        return torch.from_numpy(self._faiss.reconstruct_n(start, count))
 
     def _recall_vector(self, image: Image.Image) -> Float[Tensor, "1 d"]:
         """The vector that a picture is recalled by."""
@@ -234,17 +243,17 @@ class Index:
 
     def _best(self, text: Rows, chosen: list[int], top: int) -> list[Hit]:
         """The `top` of the chosen files for a caption."""
-        hits = []
+        scores: list[float] = []
         for start in range(0, len(chosen), SCORED):
             # In pieces that stay in the cache of the processor.
-            files = chosen[start : start + SCORED]
-            images = self._images(files)
-            scores = self._encoder.score(text, images).tolist()
-            paths = [self.paths[file] for file in files]
-            hits += map(Hit, paths, scores)
+            images = self._images(chosen[start : start + SCORED])
+            scores += self._encoder.score(text, images).tolist()
         # Of equal scores the file that was indexed first comes first: sorting is stable.
-        hits.sort(key=lambda hit: -hit.score)
-        return hits[:top]
+        best = sorted(range(len(chosen)), key=lambda i: -scores[i])
+        return [self._hit(chosen[i], scores[i]) for i in best[:top]]
+
+    def _hit(self, file: int, score: float) -> Hit:
+        return Hit(Path(self.names[file]), score)
 
     def _images(self, files: Sequence[int]) -> Rows:
         """What the adapter scores of some files: prepared images, or vectors."""
@@ -259,10 +268,7 @@ class Index:
         if self._shortlist is None:
             return self._vectors(range(len(self)))
         # A shortlist has the rows of all parts one after another.
-        sizes = [len(part.ids) for part in self._parts]
-        starts = [0, *accumulate(sizes)]
-        rows = [starts[part] + row for part, row in self._rows]
-        return self._shortlist.vectors[rows]
+        return self._shortlist.vectors.index_select(0, self._rows)
 
     def _vectors(self, files: Sequence[int]) -> Float[Tensor, "k d"]:
         chosen, order = self._by_part(files)
@@ -271,15 +277,16 @@ class Index:
 
     def _by_part(
         self, files: Sequence[int]
-    ) -> tuple[list[tuple[Part, list[int]]], Int[Tensor, "k"] | None]:
+    ) -> tuple[list[tuple[Part, Int[Tensor, "_"]]], Int[Tensor, "k"] | None]:
         """The rows of some files by part, and where each file is among these; None for in order."""
-        part_of = torch.tensor([self._rows[file][0] for file in files])
+        rows = self._rows[torch.tensor(files)]
+        part_of = torch.bucketize(rows, self._starts, right=True) - 1
         order = part_of.argsort(stable=True)
-        rows_of: dict[int, list[int]] = {}
-        for position in order.tolist():
-            part, row = self._rows[files[position]]
-            rows_of.setdefault(part, []).append(row)
-        chosen = [(self._parts[part], rows) for part, rows in rows_of.items()]
+        numbers, counts = part_of.unique(return_counts=True)
+        of_parts = rows[order].split(counts.tolist())
+        chosen = []
+        for number, rows_of_part in zip(numbers.tolist(), of_parts, strict=True):
+            chosen.append((self._parts[number], rows_of_part - self._starts[number]))
         # Files in the order of their parts need no copy.
         if bool((part_of.diff() >= 0).all()):
             return chosen, None

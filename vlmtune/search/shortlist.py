@@ -86,7 +86,7 @@ def write_shortlist(
     B is computed anew until it has seen `SAMPLE` images, and whenever their number has doubled
     since. In between, new images are projected on the B of `before`, whose rows are copied.
     """
-    count = sum(len(part.ids) for part in parts)
+    count = sum(part.rows for part in parts)
     if before is None or before.fitted < SAMPLE or count >= 2 * before.fitted:
         # Every k-th image: the images of one folder look alike.
         step = -(-count // SAMPLE)
@@ -145,11 +145,10 @@ def _prepared(parts: Sequence[Part], rows: Sequence[int]) -> Iterator[Rows]:
     """What the adapter prepared of some rows of all parts, in ascending order, chunk by chunk."""
     start = 0
     for part in parts:
-        end = start + len(part.ids)
+        end = start + part.rows
         # `rows` ascend, so those of a part are a slice.
         inside = rows[bisect_left(rows, start) : bisect_left(rows, end)]
         for first in range(0, len(inside), CHUNK):
-            chunk = inside[first : first + CHUNK]
-            rows_of_part = [row - start for row in chunk]
-            yield read_prepared([(part, rows_of_part)])
+            chunk = torch.tensor(inside[first : first + CHUNK])
+            yield read_prepared([(part, chunk - start)])
         start = end

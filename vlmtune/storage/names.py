@@ -5,7 +5,7 @@ takes several times the memory and is copied into each worker process that count
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -35,6 +35,9 @@ class Names:
     def __getitem__(self, index: int) -> str:
         i = range(len(self))[index]  # an IndexError where there is none
         return self._bytes(i).decode("utf-8", "surrogatepass")
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self.__getitem__, range(len(self)))
 
     def find(self, name: str) -> int | None:
         """Returns the number of a string, or None."""
