@@ -379,7 +379,12 @@ def test_images_without_an_archive_come_one_by_one(capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "advice"), [("sugar_crep", "did you mean 'sugar_crepe'"), ("qqqq", "--list")]
+    ("name", "advice"),
+    [
+        ("sugar_crep", "did you mean 'sugar_crepe'"),
+        ("negclpp", "did you mean 'negclip'"),
+        ("qqqq", "--list"),
+    ],
 )
 def test_an_unknown_name_is_one_line(name, advice):
     with refused(f"got '{name}': .*{advice}"):

@@ -110,7 +110,7 @@ def _serving(plugin: str) -> list[str]:
     serving = [name for name, source in sources().items() if plugin in source.names]
     if serving:
         return serving
-    known = set(sources())
+    known = {name.removeprefix("weights_") for name in sources()}
     for source in sources().values():
         known.update(source.names)
     near = difflib.get_close_matches(plugin, sorted(known), 1)
