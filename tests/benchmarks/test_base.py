@@ -35,7 +35,6 @@ def test_a_reader_may_yield_its_items(tmp_path):
     Image.new("RGB", (2, 2)).save(tmp_path / "a.png")
 
     class Yields(MultipleChoice):
-        citation = "none"
 
         def read(self):
             yield ChoiceItem(ImageRef(tmp_path / "a.png"), ("a dog", "a cat"))

@@ -67,7 +67,7 @@ class Benchmark(Configured, ABC, Generic[I]):
     reference_metric: ClassVar[str] = ""  # the same in the convention "reference", where it differs
     full_name: ClassVar[str] = ""  # as people write it; "" for tables of the user
     asks: ClassVar[str] = ""  # what it asks, such as "relations": reports group benchmarks by it
-    citation: ClassVar[str]  # where the metric is defined
+    citation: ClassVar[str] = ""  # where the metric is defined
     source: ClassVar[str] = ""  # where to get the files, or the command of vlmtune that does
     # True where the primary metric gives credit for part of an item (average precision). Inverse
     # and constant scorers then reach at most chance, not 0.
