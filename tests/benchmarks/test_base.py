@@ -1,3 +1,4 @@
+import torch
 from PIL import Image
 
 from tests.refusals import refused
@@ -35,8 +36,9 @@ def test_a_reader_may_yield_its_items(tmp_path):
     Image.new("RGB", (2, 2)).save(tmp_path / "a.png")
 
     class Yields(MultipleChoice):
-
         def read(self):
             yield ChoiceItem(ImageRef(tmp_path / "a.png"), ("a dog", "a cat"))
 
-    assert list(Yields().items.texts) == ["a dog", "a cat"]
+    benchmark = Yields()
+    assert list(benchmark.items.texts) == ["a dog", "a cat"]
+    assert benchmark.evaluate(torch.tensor([1.0, 0.0])).citation == ""
