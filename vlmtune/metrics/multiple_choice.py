@@ -77,7 +77,8 @@ def text_to_text_correct(
     For each of the first `anchors` texts, the cosine of the two must exceed its cosine with every
     false text: $\cos(t_0, t_1) > \cos(t_a, t_f)$. Random cosines do so for a fraction of
     $1 / (1 + \text{anchors} \cdot f)$ of items with f false texts. A tie is wrong. Embeddings have
-    length 1; `anchors` is 1 or 2.
+    length 1, and the first two texts of an item are true. With 1 anchor the first text alone is
+    compared with the false ones, with 2 both are.
 
     Example:
         >>> texts = torch.tensor([[[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]])
