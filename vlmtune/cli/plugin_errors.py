@@ -9,6 +9,8 @@ import sysconfig
 import traceback
 from pathlib import Path
 
+from torch import nn
+
 from vlmtune.config import Configured
 
 OURS = ("vlmtune", "data_builders")
@@ -64,8 +66,8 @@ def _plugins(owner: object) -> list[str]:
     """The user's plug-ins among an object and its parts, each with its file."""
     held = getattr(owner, "__dict__", {})
     parts = [owner, *held.values()]
-    if "_modules" in held:
-        parts += owner.modules()  # type: ignore[attr-defined]
+    if isinstance(owner, nn.Module) and "_modules" in held:  # it may be half made
+        parts += owner.modules()
     kinds = {type(part): None for part in parts if isinstance(part, Configured)}
     foreign = [kind for kind in kinds if kind.__module__.partition(".")[0] not in OURS]
     return [f"{kind.__name__} in {inspect.getfile(kind)}" for kind in foreign]
