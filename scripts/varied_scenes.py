@@ -5,7 +5,7 @@ pictures in other light. Never: another renderer's picture.
 
 `python -m scripts.pretrain_scenes_clip --varied` pre-trains on these, and `vlmtune fit
 --data.augmentation scripts.varied_scenes.OtherLight` trains an adapter on them, for pictures of
-another renderer ("Another renderer" in docs/results/index.md).
+another renderer (docs/results/renderer.md).
 """
 
 import math

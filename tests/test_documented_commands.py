@@ -69,14 +69,18 @@ UNRUN = {
     "--packages mypackage": "the reader's package; test_extension writes one",
 }
 ABSENT = {
-    "other pages have commands of each kind": "docs/experiments.md docs/results/index.md"
-    " docs/results/earlier_quickstart.md docs/results/earlier_methods.md",
+    "other pages have commands of each kind": "docs/experiments.md",
     "needs a corpus": "data/pug PUG_ANIMAL shards/animals data/visual_genome data/gqa data/paco"
     " data/clevr/ eqben-youcook2",
     "needs weights": "ViT-L-14 ViT-B-32-quickgelu:openai align-base runs/families/",
 }
 UNRUN |= {f"vlmtune build {name}": "needs a corpus" for name in ("flickr30k", "coco")}
 UNRUN |= {part: reason for reason, parts in ABSENT.items() for part in parts.split()}
+RESULTS = (
+    "earlier_methods earlier_quickstart earlier_training heads held_out losses "
+    "methods renderer transfer vectors words"
+)
+UNRUN |= {f"docs/results/{page}.md": "as docs/experiments.md" for page in RESULTS.split()}
 ELSEWHERE = {"docs/examples.md": EXAMPLES, "docs/own-data.md": OWN_DATA}
 
 
