@@ -109,5 +109,5 @@ def _report(folder: Path, batch: int, rounds: int) -> None:
         times = way.pairs_per_anchor / pairs
         print(f"  EqSim, pairs sampled {name}: {times:.2f}x the pairs (bound {bound:.2f}x)")
         title = f"a step with EqSim of a fusion encoder, {batch} images, pairs sampled {name}"
-        required = f"under {REQUIRED}x, paper {PAPER}x"
+        required = f"under {REQUIRED}x, paper's forward pass {PAPER}x"
         figure(title, taken / plain, "x", required=required)

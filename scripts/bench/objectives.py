@@ -2,9 +2,9 @@
 
 Time: forward and backward of InfoNCE + EqSim over InfoNCE alone, against a whole step of ViT-B/32
 (scaled from a small batch). Required: under 1 % of the step at 256, 1,024 and 4,096 pairs; the
-paper reports 2.6 % (Wang et al. 2023, appendix A.4). Memory: the peak of the loss on one of
-`--ranks` ranks from its score shard, against all scores on every rank, in new processes (Linux); a
-shard holds 2 / ranks of the scores. Fusion encoders: the table of fusion_eqsim.py.
+paper reports 2.6 % of a forward pass (Wang et al. 2023, appendix A.4). Memory: the peak of the loss
+on one of `--ranks` ranks from its score shard, against all scores on every rank, in new processes
+(Linux); a shard holds 2 / ranks of the scores. Fusion encoders: the table of fusion_eqsim.py.
 
     python -m scripts.bench.objectives [--batches 256 1024 4096] [--pairs 8] [--ranks 8]
 """
