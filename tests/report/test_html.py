@@ -154,7 +154,7 @@ def test_colours_come_from_the_page_and_the_numbers_can_be_copied(rich, rich_tex
         assert str(escape(written)) in text
 
 
-def test_tables_and_plots_follow_from_the_content_of_a_result(rich_page, make_run):
+def test_tables_and_plots_follow_from_the_content_of_a_result(rich_page, rich_text, make_run):
     page = rich_page
     assert len(page.classes("bench")) == 3
     badges = [one[1] for one in page.classes("badge") if len(one) > 1]
@@ -163,6 +163,7 @@ def test_tables_and_plots_follow_from_the_content_of_a_result(rich_page, make_ru
     # For each of two benchmarks bars of three families and a distribution; one curve.
     assert sum(tag == "svg" for tag, _ in page.tags) == 2 + 1
     assert len(page.classes("bars")) == 2 * 3
+    assert "\n.bar {" not in rich_text  # the rule of the search form moved and widened bars
     assert len(page.classes("heat")) == 2 * 2  # the text-only run has none
     assert len(page.classes("true-pair")) == 2 * 2 * 2
     plain = Page(to_html([make_run("plain", curves={})]))
@@ -220,7 +221,7 @@ def test_many_caveats_are_folded(rich):
     folded = [one for one in caveats([run]) if not one.text_only]
     assert len(folded) > 9
     page = Page(to_html([run]))
-    assert f"{len(folded)} more" in page.flat()
+    assert f"{len(folded)} caveats" in page.flat()
     assert len(page.classes("notes")) == 1  # no empty list of text-only scores
 
 

@@ -83,7 +83,10 @@
     const bodies = [...table.tBodies].map((body) => [body, all("tr:not(.group)", body)]);
     const original = bodies.flatMap(([, list]) => list);
     const heads = [...table.tHead.rows[0].cells];
-    if (original.length < 2) return;
+    if (original.length < 2) {
+      table.closest(".wide").tabIndex = 0; // keys scroll it, as no head takes the focus
+      return;
+    }
     heads.forEach((head, column) => {
       head.tabIndex = 0;
       head.classList.add("sorts");

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vlmtune.report.run_report import Curve
-from vlmtune.report.table import COLOURS
+from vlmtune.report.table import COLOURS, MARKERS
 
 Box = tuple[float, float, float, float]
 Grid = Literal["both", "x", "y"]
@@ -61,7 +61,7 @@ def curve_plot(curves: Sequence[Curve | None], colours: Sequence[int], key: str)
                 continue
             # Points of a curve without gaps are joined; few points get a mark each.
             steps, values = zip(*curve, strict=True)
-            marker = "o" if len(curve) < 25 else ""
+            marker = MARKERS[colour] if len(curve) < 25 else ""
             axes.plot(
                 steps,
                 np.array(values, dtype=float),  # None becomes NaN

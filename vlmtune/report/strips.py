@@ -13,10 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vlmtune.report.plots import FAINT, INK, MUTED, RUN_COLOURS, STYLE, WIDTH, plot_axes, svg_of
-from vlmtune.report.table import Row
+from vlmtune.report.table import MARKERS, Row
 from vlmtune.results.metric_value import MetricValue
 
-MARKERS = "ooDs^vPh"  # of the colours of runs, as the page's legend has them
 LEFT = 1.4  # inches for labels
 RIGHT = 0.16  # inches beside the axis, for half of its last number
 LETTERS = 20  # of a line of a label

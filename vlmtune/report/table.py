@@ -15,6 +15,7 @@ from vlmtune.report.run_report import RunReport
 from vlmtune.results.metric_value import MetricValue
 
 COLOURS = 8  # of the page; further runs repeat them
+MARKERS = "ooDs^vPh"  # of the colours of runs, as the page's legend has them
 Definition = tuple[str, str, str]  # benchmark, version and convention
 _Line = tuple[str, int, str]  # the name of a metric, the number of its items, and their digest
 Kind = Literal["compositional", "retained", "sensitivity"]

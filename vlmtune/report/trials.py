@@ -13,7 +13,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from scipy.stats import spearmanr
 
 from vlmtune.errors import UserError, counted
@@ -356,11 +356,11 @@ def _plot(trials: Trials, position: int) -> dict[str, Any]:
     text = ""
     if rho is not None:
         text = f"Spearman's ρ {rho:+.2f} over {counted(len(ys), 'trial')}"
-    svg = scatter_plot(xs, ys, f"trial{position}")
+    svg = scatter_plot(xs, ys, f"trial{position}", trials.trials[0].metric.unit)
     return {"name": key, "rho": text, "svg": svg}
 
 
-def scatter_plot(xs: Sequence[Any], ys: Sequence[float], key: str) -> Markup:
+def scatter_plot(xs: Sequence[Any], ys: Sequence[float], key: str, unit: str = "") -> Markup:
     """Draws a dot for each pair; the axis of numbers over a wide range is logarithmic.
 
     Texts as x are categories, in alphabetical order.
@@ -385,4 +385,6 @@ def scatter_plot(xs: Sequence[Any], ys: Sequence[float], key: str) -> Markup:
             whole = all(float(x).is_integer() for x in positions)
             axes.xaxis.set_major_locator(MaxNLocator(5, integer=whole))
         axes.yaxis.set_major_locator(MaxNLocator(4))
+        if unit == "fraction":
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
         return svg_of(figure, key)
