@@ -59,8 +59,8 @@ html_theme_options = {
     "navbar_end": ["theme-switcher"],
     "secondary_sidebar_items": {"**": ["page-toc"], **{name: [] for name in ["matrix", *WIDE]}},
 }
-html_sidebars = {page.stem: ["sections"] for page in HERE.glob("*.md")}
-html_sidebars |= {"index": [], "notebooks/*": ["sections"], **{name: [] for name in WIDE}}
+html_sidebars = {page.stem: ["all_sections"] for page in HERE.glob("*.md")}
+html_sidebars |= {"index": [], "notebooks/*": ["all_sections"], **{name: [] for name in WIDE}}
 html_show_sourcelink = False
 
 
