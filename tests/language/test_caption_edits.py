@@ -87,6 +87,11 @@ RULES = [  # a rule, a caption and all that it becomes
     (ATTRIBUTES, "a red car behind a red bus"),
     (ATTRIBUTES, "a red shirt, hat and glove"),
     (ATTRIBUTES, "a red car and a blue car"),
+    # "a white man in a shirt" may be true as well
+    (ATTRIBUTES, "a man in a white shirt"),
+    (ATTRIBUTES, "a man in a green shirt", "a green man in a shirt"),
+    (ADJECTIVES, "an old man hits a white car"),
+    (NOUNS, "a man hits a white car"),
     (RELATION, "a cube to the left of a ball", "a cube to the right of a ball"),
     (RELATION, "A cat on top of a box.", "A cat under a box."),
     (RELATION, "a cat on a box", "a cat under a box"),
@@ -109,6 +114,9 @@ RULES = [  # a rule, a caption and all that it becomes
     (ReplaceWord("NOUN"), "it is red"),
     (ReplaceWord("ADJ"), "a red umbrella", "a green umbrella", "a blue umbrella"),
     (ReplaceWord("VERB"), "a dog is flying", "a dog is running", "a dog is floating"),
+    # A verb with an object replaces one with an object.
+    (ReplaceWord("VERB"), "two men throw balls", "two men hold balls"),
+    (ReplaceWord("VERB"), "two men talk"),
     (ReplaceWord("NUM"), "two dogs and three cats"),
     (ReplaceWord("NUM"), "four dogs", "two dogs", "three dogs"),
     (ReplaceWord("NUM"), "one dog"),

@@ -32,6 +32,7 @@ Fits = Callable[[Sentence, int], bool]
 """Whether the word at a position of a sentence may be changed."""
 TRIES = 8  # replacements per position
 BETWEEN_ADJECTIVES = frozenset({"ADJ", "CCONJ", "PUNCT"})  # of one list
+SKIN_COLORS = frozenset({"black", "white", "brown"})  # of people, in place of their clothes
 # By kind of word, the list of the lexicon whose words replace no other word.
 EXCLUDED = {
     "NOUN": "light_nouns",
@@ -76,6 +77,8 @@ class SwapNouns(Rule):
             order_is_free = interchangeable(sentence, a, b) or holders_alike(sentence, a, b)
             if order_is_free and (a.modifiers == b.modifiers or _shared(sentence, a, b)):
                 continue
+            if _names_skin(a, b.adjectives) or _names_skin(b, a.adjectives):
+                continue
             first = (a.noun, a.stop)
             second = (b.noun, b.stop)
             yield {first: b.nouns, second: a.nouns}
@@ -115,6 +118,8 @@ class SwapAdjectives(Rule):
                 continue
             if b and _doubled(b, second, first):
                 continue
+            if (a and _names_skin(a, [second])) or (b and _names_skin(b, [first])):
+                continue
             first_span = (i, i + 1)
             second_span = (j, j + 1)
             yield {first_span: [second], second_span: [first]}
@@ -144,6 +149,8 @@ class ExchangeAttributes(Rule):
             if not (first_adjectives and second_adjectives) and _is_part(sentence, a, b):
                 continue
             if _shared(sentence, a, b):
+                continue
+            if _names_skin(a, b.adjectives) or _names_skin(b, a.adjectives):
                 continue
             # "a very tall giraffe and a tree" would become "a very tree".
             tags_before = (sentence.tag(a.start - 1), sentence.tag(b.start - 1))
@@ -183,9 +190,10 @@ class ReverseRelation(Rule):
 class ReplaceWord(Rule):
     """Replaces a word by another of its kind from the corpus, in proportion to their counts.
 
-    Nouns keep their number and verbs their form; colours, materials, sizes and the like stay in
-    their group. The new word is not in the caption, and is not one that may be true of the same
-    object ("man" and "person"). Each position is tried up to eight times.
+    Nouns keep their number, verbs their form and whether an object follows; colours, materials,
+    sizes and the like stay in their group. The new word is not in the caption, and is not one
+    that may be true of the same object ("man" and "person"). Each position is tried up to eight
+    times.
 
     Args:
         tag: Kind of the word: "NOUN", "ADJ", "VERB", "ADP" or "NUM".
@@ -228,7 +236,7 @@ class ReplaceWord(Rule):
     ) -> str | None:
         # Running sums of the counts, so that frequent words come more often.
         old = sentence.words[position]
-        candidates, sums = words.like(old, self.tag)
+        candidates, sums = words.like(old, self.tag, sentence.tag(position + 1))
         if not candidates:
             return None
         (new,) = rng.choices(candidates, cum_weights=sums)
@@ -334,6 +342,15 @@ def _doubled(phrase: NounPhrase, old: str, new: str) -> bool:
     if group is None or group == group_of.get(old.lower()):
         return new.lower() in phrase.modifiers
     return any(group_of.get(word) == group for word in phrase.modifiers)
+
+
+def _names_skin(phrase: NounPhrase, adjectives: Sequence[str]) -> bool:
+    """Whether adjectives would say the colour of a person's skin, which is often true.
+
+    "A man in a white shirt" would become "a white man in a shirt".
+    """
+    is_person = compatible(phrase.head, "person") and not phrase.light
+    return is_person and not SKIN_COLORS.isdisjoint(_lower(adjectives))
 
 
 def _shared(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:

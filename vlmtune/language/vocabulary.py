@@ -13,6 +13,7 @@ from vlmtune.language.tagger import Tagger
 from vlmtune.language.words import words
 
 KINDS = ("NOUN", "ADJ", "VERB", "ADP", "NUM")  # that a rule can replace
+OBJECT_BEGINS = frozenset({"DET", "PRON", "NUM", "ADJ", "NOUN", "PROPN"})  # right after its verb
 Draws = tuple[Sequence[str], Sequence[int]]  # words, and the running sums of their counts
 
 
@@ -47,26 +48,33 @@ class Vocabulary:
             # Split as sentences are rewritten, so that every counted word can be replaced.
             split = words(caption)
             tags = tagger.tag(split)
-            for word, tag in zip(split, tags, strict=True):
+            tags_after = (*tags, "")[1:]
+            for word, tag, after in zip(split, tags, tags_after, strict=True):
                 # Symbols, digits and words of other scripts replace no word.
                 is_word = word.isascii() and len(word) > 1 and not word[0].isdigit()
                 if tag in KINDS and is_word:
-                    count_of = counts.setdefault(kind(word, tag), Counter())
+                    count_of = counts.setdefault(kind(word, tag, after), Counter())
                     count_of[word.lower()] += 1
         return cls(counts)
 
-    def like(self, word: str, tag: str) -> Draws:
-        """The words of the kind of `word`, sorted, and the running sums of their counts."""
-        return self._sums.get(kind(word, tag), ((), ()))
+    def like(self, word: str, tag: str, after: str = "") -> Draws:
+        """The words of the kind of `word`, sorted, and the running sums of their counts.
+
+        `after` is the tag of the word that follows.
+        """
+        return self._sums.get(kind(word, tag, after), ((), ()))
 
 
 @cache
-def kind(word: str, tag: str) -> str:
+def kind(word: str, tag: str, after: str = "") -> str:
     """The part of speech and the form that a word and its replacement must have.
 
+    A verb before an object is only replaced by a verb that had an object in the corpus: "throws a
+    ball" never becomes "talks a ball".
+
     Example:
-        >>> kind("Dogs", "NOUN"), kind("red", "ADJ"), kind("riding", "VERB")
-        ('NOUN plural', 'ADJ colour', 'VERB ing')
+        >>> kind("Dogs", "NOUN"), kind("red", "ADJ"), kind("riding", "VERB", "DET")
+        ('NOUN plural', 'ADJ colour', 'VERB ing object')
     """
     low = word.lower()
     if tag == "NOUN" and is_plural(low):
@@ -74,7 +82,8 @@ def kind(word: str, tag: str) -> str:
     if tag == "ADJ" and low in groups():
         return f"ADJ {groups()[low]}"
     if tag == "VERB":
-        return f"VERB {_form(low)}"
+        name = f"VERB {_form(low)}"
+        return f"{name} object" if after in OBJECT_BEGINS else name
     if low in ("one", "1"):
         return "NUM one"  # a singular follows it alone
     return tag
