@@ -95,5 +95,8 @@ def test_who_sets_the_hub_offline_is_not_asked_and_other_errors_stay(session, mo
     hub_connection._silence.cache_clear()
     with hub_or_cache("someone/model"):
         pass
+    # The model is not in the cache: the error says so, and names the variable.
+    with refused("HF_HUB_OFFLINE forbids to ask it.* no whole copy in"):
+        load("someone/model")
     assert session.requests == 1
     assert huggingface_hub.constants.HF_HUB_OFFLINE

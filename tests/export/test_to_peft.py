@@ -82,7 +82,7 @@ def test_an_adapter_of_peft_is_measured_and_trained_further(peft, tmp_path, imag
     close(model.score(images, TEXTS), want)
     moved = base.rename(tmp_path / "moved")
     close(vlmtune.load(folder, str(moved), device="cpu").score(images, TEXTS), want)
-    with refused("got 'gone/base' without adapter_config.json"):
+    with refused("a folder gone/base here.* no whole copy in"):
         vlmtune.load(folder, "gone/base", device="cpu")
     moved.rename(base)
     model = trained(instantiate(backbone_spec(str(folder)), HFCLIP), LoRA())

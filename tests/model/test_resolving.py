@@ -296,7 +296,7 @@ def test_a_repository_without_an_export_gets_advice(tmp_path, hub):
 
 
 def test_an_unavailable_repository_is_one_line(hub, monkeypatch):
-    with refused("check the name, the revision and the network"):
+    with refused("a folder someone/absent here.* no whole copy in"):
         vlmtune.load("someone/absent")
 
     def refuse(*_, **__):

@@ -17,6 +17,7 @@ from vlmtune.errors import UserError, reason
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")  # a folder may have such a name, too
 SECONDS = 5  # to wait for an answer
+OFFLINE = "HF_HUB_OFFLINE forbids to ask it"
 AGAIN = 60  # seconds after which the hub is asked again whether it answers
 
 
@@ -31,9 +32,8 @@ def hub_or_cache(model: str) -> Iterator[bool]:
         UserError: The hub does not answer, and a file of the model is not in the cache.
     """
     # Whoever sets HF_HUB_OFFLINE wants no request at all.
-    why = None
-    if not constants.is_offline_mode():
-        why = _silence(int(time.monotonic() // AGAIN))
+    forbidden = constants.is_offline_mode()
+    why = OFFLINE if forbidden else _silence(int(time.monotonic() // AGAIN))
     if why is None:
         yield True
         return
@@ -54,7 +54,7 @@ def hub_or_cache(model: str) -> Iterator[bool]:
             "HF_HUB_OFFLINE=1"
         ) from error
     finally:
-        constants.HF_HUB_OFFLINE = False
+        constants.HF_HUB_OFFLINE = forbidden
 
 
 @functools.lru_cache(1)
