@@ -60,7 +60,8 @@ def test_a_table_is_trained_on_and_built_once(table, model_folder, monkeypatch, 
     words = ["fit", "--data", "mine.csv", "--config", str(config)]
     assert main(words) == 0, capsys.readouterr().err
     (folder,) = (table.parent / "home/.cache/vlmtune/tables").iterdir()
-    assert f"built 4 groups of mine.csv into {folder}; delete it" in capsys.readouterr().err
+    line = f"built into {folder} (delete it to build anew): 4 groups of mine.csv\n"
+    assert line in capsys.readouterr().err
     assert read_manifest(folder).counts == {"captions": 4, "hard negatives": 4}
     written = (folder / "manifest.json").stat().st_mtime_ns
     assert main(words) == 0
@@ -94,13 +95,14 @@ def test_another_content_or_option_is_another_build(table):
     assert set_of(["--data", "mine.csv"]).path != before.path
 
 
-def test_folders_and_other_tables_are_data_too(table, shards):
+def test_folders_and_other_tables_are_data_too(table, shards, capsys):
     assert set_of(["--data", str(shards)]).manifest == read_manifest(shards)
     (table.parent / "mine.jsonl").write_text('{"image": "0.png", "caption": "a dog"}\n')
     assert set_of(["--data", "mine.jsonl"]).manifest.records == 1
     (table.parent / "0.txt").write_text("a dog\na cube")
     (table.parent / "mine.jsonl").unlink()
     pictures = set_of(["--data", ".", "--table.columns.caption=caption"])
+    assert ": 1 group of ., skipped: no caption 3\n" in capsys.readouterr().err
     assert pictures.manifest.counts == {"captions": 2, "skipped: no caption": 3}
     both = with_shards(["--data", "mine.csv", "--data", str(shards)])
     assert len(json.loads(both[0].partition("=")[2])) == 2

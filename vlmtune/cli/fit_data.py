@@ -4,7 +4,6 @@ In: the words of a command line. Out: the same words with shards, built as `vlmt
 builds them. Never: a second build of the same table.
 """
 
-import argparse
 import json
 import os
 import re
@@ -144,6 +143,7 @@ def _hub_tables(value: str) -> Path | None:
     return path if any(path.rglob("*.parquet")) else None
 
 
+@naming_table_options()
 def _built(path: Path, name: str, options: Sequence[str]) -> Path:
     """The folder of the shards of a table, built unless it was before."""
     # Parsed as a command, so that options mean the same as there.
@@ -151,12 +151,6 @@ def _built(path: Path, name: str, options: Sequence[str]) -> Path:
     words = ["build", "table", str(path), "--out", CACHE, *dashed]
     parsed, overrides = command_parser().parse_known_args(words)
     parsed.overrides = overrides
-    with naming_table_options():
-        return _build(path, name, parsed)
-
-
-def _build(path: Path, name: str, parsed: argparse.Namespace) -> Path:
-    """The folder of the shards, by the options of `vlmtune build table`."""
     builder = builder_of(parsed)
     # Names are relative: the same ones in two folders are two tables.
     folders = [os.path.abspath(path), os.path.abspath(builder.table.folder)]
@@ -165,14 +159,17 @@ def _build(path: Path, name: str, parsed: argparse.Namespace) -> Path:
     stem = re.sub(r"[^\w.\-]", "_", Path(name).stem)
     out = Path.home() / CACHE / f"{stem}-{key[:16]}"
     parsed.out = out
-    known = (out / MANIFEST).is_file()
-    if not known:
-        build(builder, parsed)
-    groups = f"{counted(read_manifest(out).records, 'group')} of {name}"
-    line = f"built {groups} into {out}; delete it to build anew"
-    if known:
+    if (out / MANIFEST).is_file():
         # A build says this itself.
-        line = f"{builder.table.summary()}\nbuilt before, in {out}: {groups}"
+        line = f"{builder.table.summary()}\nbuilt before, in {out}"
+    else:
+        build(builder, parsed)
+        line = f"built into {out} (delete it to build anew)"
+    manifest = read_manifest(out)
+    line += f": {counted(manifest.records, 'group')} of {name}"
+    skipped = [kind for kind in sorted(manifest.counts) if kind.startswith("skipped")]
+    for kind in skipped:
+        line += f", {kind} {manifest.counts[kind]}"
     if getattr(rank_zero_only, "rank", 0) == 0:
         print(line, file=sys.stderr)
     return out
