@@ -27,7 +27,7 @@ class TableClassification(TableOptions, Classification):
 
     kind = "retained"
     asks = "classification"
-    citation = "a table of the user; accuracy as in Radford et al. 2021, section 3.1"
+    citation = "Accuracy as in Radford et al. 2021, section 3.1"
 
     convention: Convention = "strict"
 

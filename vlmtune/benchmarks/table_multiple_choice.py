@@ -21,7 +21,7 @@ class TableMultipleChoice(TableOptions, MultipleChoice):
     """
 
     asks = "edited captions"
-    citation = "a table of the user; accuracy as in Hsieh et al. 2023, section 4"
+    citation = "Accuracy as in Hsieh et al. 2023, section 4"
 
     @override
     @classmethod

@@ -21,7 +21,7 @@ class TablePairs(TableOptions, Paired):
     Of a row with several captions the first counts, and so of the negative captions.
     """
 
-    citation = "a table of the user; accuracies of Thrush et al. 2022, section 3.1"
+    citation = "Accuracies of Thrush et al. 2022, section 3.1"
 
     @override
     @classmethod

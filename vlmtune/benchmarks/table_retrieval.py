@@ -21,7 +21,7 @@ class TableRetrieval(TableOptions, Ranking):
 
     kind = "retained"
     asks = "retrieval"
-    citation = "a table of the user; recalls as in Karpathy and Fei-Fei 2015, 4.1"
+    citation = "Recalls as in Karpathy and Fei-Fei 2015, 4.1"
 
     convention: Convention = "strict"
 
