@@ -192,5 +192,5 @@ def test_missing_sets_are_said_at_setup(tmp_path, make_set):
     ShardDataModule([make_set(1)], 1).setup("validate")
     data = ShardDataModule([make_set(1)], 2)
     data.use_stored_images()
-    with refused("lower batch_size or add data"):
+    with refused("lower data.batch_size or add data"):
         data.train_dataloader()

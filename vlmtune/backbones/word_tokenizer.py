@@ -95,7 +95,6 @@ class WordTokenizer:
             raise UserError(
                 f"expected words of the model's {len(self.words)}-word vocabulary, got "
                 f"{', '.join(map(repr, unknown))} in {text!r}: use its words, or a model that "
-                "reads any, such as ViT-B-32-quickgelu of openai (--model and --pretrained; of fit "
-                "--model.backbone.init_args.model and --model.backbone.init_args.pretrained)"
+                "reads any, such as --model ViT-B-32-quickgelu:openai (of fit --model.backbone)"
             )
         return [self.ids[word] for word in words]

@@ -53,7 +53,7 @@ def train_batches(total: int, batch_size: int, world: int) -> int:
     if count == 0:
         raise UserError(
             f"expected at least {batch_size * world} groups an epoch ({batch_size} in a batch on "
-            f"each of {world} ranks), got {total}: lower batch_size or add data"
+            f"each of {world} ranks), got {total}: lower data.batch_size or add data"
         )
     return count
 

@@ -62,7 +62,7 @@ def warn_of_pairs(pairs: PairPolicy | None, adapter: Adapter) -> None:
     """Warns of pairs that an adapter would not use."""
     if pairs is not None and not adapter.joint:
         name = type(adapter).__name__
-        log.warning("pairs have no effect: %s scores all pairs of a batch; leave them out", name)
+        log.warning("pairs have no effect: %s scores all pairs; set model.pairs to null", name)
 
 
 def checked_mask(pairs: PairPolicy, targets: Targets, *given: Any) -> Mask:
