@@ -9,7 +9,7 @@ from PIL import Image
 
 from tests.backbones.hf_models import write_timm
 from tests.refusals import refused
-from tests.tiny import cola_plugin, write_cola
+from tests.tiny import cola_plugin
 from vlmtune.benchmarks.pug_imagenet import FACTORS, PugImageNet
 from vlmtune.benchmarks.zero_shot_classification import ZeroShotClassification
 from vlmtune.cli.main import main
@@ -100,7 +100,8 @@ def test_the_command_measures_what_it_can(folder, tmp_path, capsys):
     paths = draw_images(tmp_path / "val", "01234", 2)
     module = "vlmtune.benchmarks.zero_shot_classification.ZeroShotClassification"
     classes = {"class_path": module, "init_args": {"images": str(tmp_path / "val")}}
-    captions = cola_plugin(write_cola(tmp_path / "cola"), name="captions")
+    # What the model cannot do is known before a missing file.
+    captions = cola_plugin(tmp_path / "nowhere.json", name="captions")
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump([captions, classes]))
     (tmp_path / "captions.txt").write_text("a dog\n")
     words = ["evaluate", "--model", f"timm:{folder}", "--benchmarks", tmp_path / "suite.yaml"]

@@ -10,6 +10,7 @@ import torch
 
 from tests.features.test_store import FILES
 from tests.ranks import run_ranks
+from tests.refusals import refused
 from vlmtune.features import pieces
 from vlmtune.features.pieces import open_or_build_together
 from vlmtune.features.store import FeatureStore
@@ -95,6 +96,13 @@ def test_two_ranks_compute_each_row_once_and_write_what_one_process_writes(kind,
     together, alone = build(tmp_path / "a", kind, []), build(tmp_path / "b", kind, [])
     assert files(together) == files(alone)
     assert first.equal(alone.features(IDS[::-1]).values)
+
+
+def test_without_a_row_no_piece_stays(tmp_path):
+    with refused("expected rows to store"):
+        open_or_build_together(tmp_path, key("pooled"), IDS, lambda ids: iter(()))
+    assert build(tmp_path, "pooled", encoded := []).ids == tuple(IDS)
+    assert encoded == IDS
 
 
 def test_a_damaged_store_of_pieces_is_built_again(tmp_path):

@@ -174,6 +174,10 @@ def test_evaluation_measures_the_average(model_folder, shards, tmp_path, cola, f
         assert same_weights(torch.load(checkpoint, weights_only=True)["state_dict"], got)
     metrics = cola().run(Scorer(one.backbone, one.adapter)).metrics
     assert evaluation.results["cola"].metrics == metrics
+    # Resumed without a step left, it does not add the last step again.
+    again, both = made(model_folder), (BenchmarkCallback([cola()]), EMA(DECAY))
+    fit(again, shards, tmp_path, callbacks=both, resume=tmp_path / "stepstep=6.ckpt")
+    assert same_weights(weights(again), weights(one))
 
 
 def test_validation_sees_the_average_and_gives_the_weights_back(model_folder, shards, tmp_path):

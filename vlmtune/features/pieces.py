@@ -144,8 +144,6 @@ class _Pieces:
         except (Timeout, FileNotFoundError):
             return False
         try:
-            if self._there(piece):
-                return False
             # Without a damage it was joined, and the pieces were removed.
             with contextlib.suppress(DamagedError):
                 FeatureStore(self.path, self.key)

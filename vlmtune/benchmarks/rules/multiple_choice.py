@@ -248,7 +248,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         # A group may have the name of a union; the group's own number stays then.
         named = {**self.unions(items.groups), **_each(items.groups)}
         for name, groups in named.items():
-            parts = [rows_of[group] for group in groups if group in listed and group in rows_of]
+            parts = [rows_of[group] for group in groups if group in listed]
             # A group whose items do not count has no accuracy.
             if sum(map(len, parts)) == 0:
                 continue

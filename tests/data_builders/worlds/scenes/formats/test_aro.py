@@ -1,5 +1,11 @@
+import random
 from collections import Counter
+from dataclasses import replace
 
+from data_builders.worlds.scenes.formats.aro import _related
+from data_builders.worlds.scenes.formats.context import SceneContext
+from data_builders.worlds.scenes.sampling import WorldSpec, sample_scene
+from data_builders.worlds.scenes.scene import Scene, camera
 from tests.data_builders.conftest import SUITE, load
 from vlmtune.benchmarks.aro import symmetric
 
@@ -16,6 +22,15 @@ def test_relations_are_of_the_whole_image_not_symmetric_and_equally_frequent(sui
     counts = Counter(row["relation_name"] for row in rows)
     assert max(counts.values()) <= SUITE["benchmarks"] // 4
     assert len(counts) >= 4
+
+
+def test_a_relation_that_is_true_with_its_objects_exchanged_is_not_stated():
+    cube = sample_scene(WorldSpec(), random.Random(0)).objects[0]
+    x, y, _ = camera().axes["right"]
+    left, right = replace(cube, center=(-x, -y, 0.5)), replace(cube, center=(x, y, 0.5))
+    context = SceneContext(Scene((left, right)), WorldSpec(), random.Random(0))
+    assert len(context.relations()) == 2
+    assert _related(1)(context) is None
 
 
 def test_attributes_are_named_and_the_box_holds_both_objects(suite, graphs):
