@@ -150,7 +150,7 @@ def validated(model: type[M], content: Any, path: str, renamed: Callable[[str], 
         part = {"objects": ObjectRequest, "camera": CameraRequest}.get(str([*parents, ""][0]))
         keys = part.model_fields if part else [*SceneRequest.model_fields, "sweep", "count"]
         expected, advice = f"one of the keys {', '.join(keys)}", "leave it out or rename it"
-    elif first["type"] == "missing":
+    elif first["type"] in ("missing", "too_short"):
         expected = "one more item"
     elif first["type"] == "too_long":
         expected = f"at most {first.get('ctx', {}).get('max_length')} items"

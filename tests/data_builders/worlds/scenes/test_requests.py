@@ -156,6 +156,8 @@ WRONG = {
         r"scenes\[0\]\.sweep\['objects\[0\]\.color'\]: expected 'gray', .*got 'rde'"),
     "swept and given": ({"floor": "wood", "sweep": {"floor": ["sand"]}}, r"sweep: .*'floor'"),
     "swept key": ({"sweep": {"ground": ["wood"]}}, r"sweep\['ground'\]: expected one of the keys"),
+    "swept over nothing": ({"sweep": {"floor": []}},
+        r"^scenes\[0\]\.sweep\.floor: expected one more item, got \[\]; change it$"),
     "swept object": ({"objects": [{}], "sweep": {"objects[1].color": ["red"]}},
         r"sweep: expected the path of a field of this request, .*'objects\[1\]\.color'"),
     "a combination": ({"objects": [CUBE], "sweep": {"objects[0].color": ["red"]}},
