@@ -40,7 +40,9 @@ def heat(
         ((255, 219, 191), (102, 102, 102))
     """
     values = np.asarray(weights, dtype=np.float32)
-    full = (largest or values.max()) or 1.0  # 1 where no patch has a weight
+    if largest is None:
+        largest = values.max()
+    full = largest or 1.0  # 1 where no patch has a weight
     fractions = (values / full).clip(0, 1)
     # The square root shows small weights too, which would else look like none.
     heat_of_patches = np.sqrt(fractions)
