@@ -83,6 +83,17 @@ def test_the_reason_of_a_rank_reaches_the_other(at_fault):
     )
 
 
+def test_a_reason_of_several_ranks_is_told_by_the_first(monkeypatch):
+    store = dist.HashStore()
+    monkeypatch.setattr("vlmtune.training.failures._store", lambda: store)
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    told_before = []
+    for rank, reason in ((2, "a: b"), (1, "a: b"), (3, "b")):
+        monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
+        told_before.append(publish_failure(reason))
+    assert told_before == [False, True, False]
+
+
 @pytest.fixture
 def short(monkeypatch):
     """A patience that is enough where no rank has a reason to write."""

@@ -106,7 +106,9 @@ def run(command: str, arguments: list[str]) -> None:
     except Exception as error:
         if is_lost(error):
             raise failure_of_others(error) from error
-        publish_failure(explain(error))
+        if publish_failure(explain(error)):
+            status = 2 if is_expected(error) else 1
+            sys.exit(status)  # that rank prints the error
         raise
     except SystemExit as stop:
         # Lightning turns Ctrl-C into a plain exit.

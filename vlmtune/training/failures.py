@@ -48,22 +48,25 @@ def is_lost(error: BaseException) -> bool:
     return type(error) is RuntimeError and names_connection
 
 
-def publish_failure(reason: str) -> None:
-    """Writes this rank's error for the other ranks, unless one did before; alone it does nothing.
+def publish_failure(reason: str) -> bool:
+    """Writes this rank's error for the other ranks; whether another rank has written the same.
 
     It then leaves the group, which ends what gloo's other ranks wait for. Rank 0 stays a little
     longer, as the others read from its process.
     """
     store = _store()
     if store is None:
-        return
+        return False
     rank = dist.get_rank()
+    first = ""
     with contextlib.suppress(RuntimeError, OSError):
-        store.compare_set(KEY, "", f"rank {rank}: {reason}")
+        first = store.compare_set(KEY, "", f"rank {rank}: {reason}").decode()
         if dist.get_backend() == "gloo":  # NCCL would wait here for the others
             dist.destroy_process_group()
         if rank == 0:
             time.sleep(PATIENCE / 2)
+    first_rank, _, first_reason = first.partition(": ")
+    return first_reason == reason and first_rank != f"rank {rank}"
 
 
 def failure_of_others(error: BaseException) -> UserError:
