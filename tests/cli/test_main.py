@@ -836,6 +836,28 @@ def test_interrupting(config, capsys, monkeypatch):
     assert capsys.readouterr().err.splitlines()[-1] == "vlmtune: interrupted"
 
 
+SWALLOWED = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "vlmtune.cli.report":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except BaseException:
+                pass
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["vlmtune", "report", "nowhere", "--out", "nowhere"]
+from vlmtune.__main__ import entry
+entry()
+"""
+
+
+def test_an_interrupt_that_an_import_swallows_ends_the_command():
+    done = subprocess.run([sys.executable, "-c", SWALLOWED], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "vlmtune: interrupted\n")
+
+
 def test_faults_of_ours_are_told_apart(config, capsys, monkeypatch):
     def fault(*_):
         raise KeyError("a")

@@ -8,6 +8,7 @@ import gc
 import importlib
 import logging
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -31,10 +32,6 @@ def main(argv: list[str] | None = None) -> int:
     """Runs a command and returns its exit status: 0, 2 for an error of the user, 130 for Ctrl-C.
 
     `argv` has no program name; by default it is the process's.
-
-    Example:
-        >>> main(["report", "nowhere", "--out", "nowhere"])
-        2
     """
     given = sys.argv[1:] if argv is None else argv
     debug = "--debug" in given
@@ -61,7 +58,23 @@ def entry() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     sys.meta_path.insert(0, TimmWithoutWandb())
     sturdy_streams()
-    sys.exit(main())
+    # A shell's job in the background ignores Ctrl-C.
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, end_at_once)
+    status = main()
+    # Python's own end needs no traceback.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, end_at_once)
+    sys.exit(status)
+
+
+def end_at_once(*_: Any) -> None:
+    """Ends the process at Ctrl-C; once a command is imported, Ctrl-C raises an exception.
+
+    Nothing is open before, and an import may swallow an exception: libraries in C do.
+    """
+    os.write(2, b"vlmtune: interrupted\n")
+    os._exit(130)
 
 
 def run_command(arguments: list[str]) -> int:
@@ -118,6 +131,8 @@ def _command_module(name: str) -> Any:
     finally:
         if was_on:
             gc.enable()
+        if signal.getsignal(signal.SIGINT) is end_at_once:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _located(word: str) -> str:
