@@ -111,12 +111,7 @@ def load(
 
 
 def locate(model: str) -> str:
-    """Returns the name open_clip knows a model by; folders become absolute.
-
-    Example:
-        >>> locate("ViT-B-32")
-        'ViT-B-32'
-    """
+    """Returns the name open_clip knows a model by; folders become absolute."""
     if model.startswith(HUB):
         return model
     builtin = model.replace("/", "-")
