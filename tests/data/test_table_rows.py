@@ -5,6 +5,7 @@ import pytest
 
 from tests.refusals import refused
 from vlmtune.data.table_rows import Table
+from vlmtune.data.tables import column_names
 
 
 def table(folder: Path, *rows: dict, **options) -> Table:
@@ -155,3 +156,15 @@ def test_tables_without_captions_or_rows(tmp_path):
     spaced.write_text("# my pictures\nimage,caption\na.png,a dog\n")
     with refused("expected a table in .*, got 2 cells for 1 columns in line 2: mend the row"):
         _ = Table(spaced).columns
+
+
+def test_the_names_of_columns_are_read_once(tmp_path, monkeypatch):
+    made, reads = table(tmp_path, {"image": "a.jpg", "caption": "a dog"}), []
+
+    def read(path):
+        reads.append(path)
+        return column_names(path)
+
+    monkeypatch.setattr("vlmtune.data.table_rows.column_names", read)
+    assert "image from 'image'" in made.summary()
+    assert len(list(made.rows())) == len(reads) == 1

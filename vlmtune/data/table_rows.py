@@ -96,9 +96,13 @@ class Table:
         return self.path if self.path.is_dir() else self.path.parent
 
     @cached_property
+    def _names(self) -> list[str]:
+        return column_names(self.path)
+
+    @cached_property
     def columns(self) -> dict[str, tuple[str, ...]]:
         """The columns by what they hold; empty where the table has none."""
-        names = column_names(self.path)
+        names = self._names
         given = checked_columns(self.given or {}, names, self.path)
         needed = ("image", "caption")
         if not self.captioned:
@@ -128,7 +132,7 @@ class Table:
         # What was given as null is left out on purpose.
         absent = [role for role in GUESSES if not self.columns[role] and role not in given]
         rest = []
-        for name in column_names(self.path):
+        for name in self._names:
             if name not in used:
                 meant = misspelt(name, absent)
                 hint = f" (did you mean {meant!r}?)" if meant else ""
