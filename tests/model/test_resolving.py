@@ -275,6 +275,7 @@ def test_a_weights_file_is_merged_as_it_is_evaluated(tiny_vl, tmp_path, pictures
             "expected --merged FOLDER, --vectors or --image-size with --model a.pt",
         ),
         (["--model", "a.pt", "--merged", "x"], "a.pt"),
+        (["published:nobody", "--merged", "x"], "expected the name of published weights"),
     ],
 )
 def test_what_export_takes(arguments, message, capsys):

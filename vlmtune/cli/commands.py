@@ -297,7 +297,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--out", type=Path, help="folder of the runs; by default the one in the YAML")
 
     add = command("export", EXPORT_SUMMARY, EXPORT)
-    add("checkpoint", nargs="?", type=Path, help="a .ckpt of `vlmtune fit`, or an export")
+    add("checkpoint", nargs="?", type=Path, help="a .ckpt, an export or published:NAME")
     add("--model", help="with --merged, --vectors, --image-size: as for `vlmtune evaluate`")
     _model(add)
     add("--out", type=Path, help="folder to write")

@@ -25,7 +25,7 @@ from vlmtune.model import read_checkpoint
 from vlmtune.model.layout import CONFIG
 from vlmtune.model.loading import loading_call
 from vlmtune.model.model import Model
-from vlmtune.model.resolving import device_of_this_machine
+from vlmtune.model.resolving import PUBLISHED, device_of_this_machine
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show_alphas, show_not_run
@@ -47,10 +47,11 @@ def run(options: argparse.Namespace) -> None:
     With `options.alphas` it measures the model at each of them. Without `options.out` it then
     writes nothing. If `options.alpha` is one of them, the model card has its scores.
     """
-    names_export = options.checkpoint is not None and (options.checkpoint / CONFIG).is_file()
-    if names_export and options.model is None:
+    given = options.checkpoint or Path()
+    names_model = (given / CONFIG).is_file() or str(given).startswith(PUBLISHED)
+    if names_model and options.model is None:
         # An export is a model that is named, and no checkpoint.
-        options.model = str(options.checkpoint)
+        options.model = str(given)
         options.checkpoint = None
     # Contradictions are found before the work.
     _check_options(options)
