@@ -1,21 +1,14 @@
 import dataclasses
-from pathlib import Path
 
-import jaxtyping
 import pytest
 import torch
 
-from vlmtune.types import Batch, ImageRef, Pooled, PooledTokens, Targets, Tokens, concatenate
+from vlmtune.types import Batch, Pooled, PooledTokens, Targets, Tokens, concatenate
 
 
 def tokens(*lengths, width=4):
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     return Tokens(torch.randn(*mask.shape, width) * mask[:, :, None], mask=mask)
-
-
-def test_an_image_may_be_named_by_a_string(monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    assert ImageRef("a/b.png") == ImageRef(Path("a/b.png"))
 
 
 @pytest.mark.parametrize("rows", [slice(1, 3), torch.tensor([2, 0]), [1], slice(0, 0)])

@@ -53,7 +53,6 @@ class ImageRef:
     """An image file, whole or cropped, that a benchmark wants scored.
 
     Attributes:
-        path: The file; a string becomes a path.
         box: `(x, y, width, height)` in pixels, or None for all; black outside the image.
         upright: Whether the image is turned by its EXIF orientation before the box is cut.
             Published scripts leave it as it is stored.
@@ -62,10 +61,6 @@ class ImageRef:
     path: Path
     box: tuple[int, int, int, int] | None = None
     upright: bool = True
-
-    def __post_init__(self) -> None:
-        if isinstance(self.path, str):
-            object.__setattr__(self, "path", Path(self.path))
 
 
 @dataclass(frozen=True)

@@ -92,13 +92,12 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
             if not reason:
                 continue
             wanted = "embeddings" if spec.kind == "pooled" else f"{spec.kind} of layer {spec.layer}"
-            # The backbone may say which of its features would do.
-            reason, _, fix = reason.partition(": ")
+            reason, _, fix = reason.partition(": ")  # which of its features would do
             if not fix:
                 # A state is read by a tower, which runs the blocks after it.
-                abilities = {"pooled": "embeddings", "tokens": "tokens"}
-                ability = abilities.get(spec.kind, f"{modality}_tower")
-                fix = f"choose {backbones_with(cast(Ability, ability))}"
+                named = {"pooled": "embeddings", "tokens": "tokens"}
+                ability = cast(Ability, named.get(spec.kind, f"{modality}_tower"))
+                fix = f"choose {backbones_with(ability)}"
                 if backbone.fusion is not None:
                     fix += "; or the adapter Matching"
             raise UserError(

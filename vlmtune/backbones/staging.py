@@ -21,7 +21,14 @@ Mask = Bool[Tensor, "n t"]
 
 
 def no_such_layer(spec: FeatureSpec, layers: int) -> str | None:
-    """Returns why a tower of `layers` blocks has no such layer, or None if it has."""
+    """Returns why a tower of `layers` blocks has no such layer, or None if it has.
+
+    Example:
+        >>> no_such_layer(FeatureSpec("tokens", -4), 3)
+        'it has 3 layers: choose one of -3 to -1'
+        >>> no_such_layer(FeatureSpec("state", -4), 3) is None
+        True
+    """
     if spec.kind not in ("tokens", "state"):
         return None
     lowest = -layers - (spec.kind == "state")

@@ -149,7 +149,13 @@ def show_help(corpus: str) -> None:
 
 
 def arguments(source: str, config: str | None, words: list[str]) -> list[str]:
-    """The overrides of a YAML, then of words, of which the first may be the builder's file."""
+    """The overrides of a YAML and of the command line, whose first word may be the builder's file.
+
+    Example:
+        >>> builder = "data_builders.corpora.table.TableBuilder"
+        >>> arguments(builder, None, ["mine.csv", "--held_out", "0.1"])
+        ['--path=mine.csv', '--held_out', '0.1']
+    """
     # Words of the command line come last, so they override the YAML's.
     given = [] if config is None else changes(Path(config))
     if words and not words[0].startswith("-"):

@@ -79,7 +79,12 @@ def is_expected(error: Exception) -> bool:
 
 
 def explain(error: Exception) -> str:
-    """Returns the line of an error."""
+    """Returns the line of an error.
+
+    Example:
+        >>> explain(FileNotFoundError(2, "No such file or directory", "a.yaml"))
+        "expected the file 'a.yaml', got: No such file or directory: correct the path"
+    """
     text = _one_line(str(error))
     if isinstance(error, OSError) and error.errno in FULL:
         disk = "the disk" if error.filename is None else f"the disk for {error.filename}"
@@ -146,7 +151,13 @@ def warning_line(message: Warning | str, *_: object, **__: object) -> str:
 
 
 def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
-    """Returns an error of jsonargparse as one line, with the nearest of `keys`."""
+    """Returns an error of jsonargparse as one line, with the nearest of `keys`.
+
+    Example:
+        >>> error = ValueError("Option 'sed' is not accepted")
+        >>> print(configuration_error(error, ["seed"]))
+        expected a valid config, got: Option 'sed' is not accepted: did you mean 'seed'?
+    """
     from vlmtune.cli.plugin_errors import first_cause, users_line  # few configs fail
 
     cause = first_cause(error)

@@ -41,6 +41,10 @@ def with_shards(words: Sequence[str]) -> list[str]:
 
     `--table.KEY` takes the options of `vlmtune build table`. Each `--data` adds a set of
     shards. A `--data` that names a config stays.
+
+    Example:
+        >>> with_shards(["--data", "s3://bucket/shards", "--config", "a.yaml"])
+        ['--config', 'a.yaml', '--data.train=[{"path": "s3://bucket/shards"}]']
     """
     rest: list[str] = []
     data: list[str] = []

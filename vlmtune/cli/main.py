@@ -32,6 +32,10 @@ def main(argv: list[str] | None = None) -> int:
     """Runs a command and returns its exit status: 0, 2 for an error of the user, 130 for Ctrl-C.
 
     `argv` has no program name; by default it is the process's.
+
+    Example:
+        >>> main(["report", "nowhere", "--out", "nowhere"])
+        2
     """
     given = sys.argv[1:] if argv is None else argv
     debug = "--debug" in given
@@ -61,18 +65,11 @@ def entry() -> None:
     # A shell's job in the background ignores Ctrl-C.
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, end_at_once)
-    status = main()
-    # Python's own end needs no traceback.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, end_at_once)
-    sys.exit(status)
+    sys.exit(main())
 
 
 def end_at_once(*_: Any) -> None:
-    """Ends the process at Ctrl-C; once a command is imported, Ctrl-C raises an exception.
-
-    Nothing is open before, and an import may swallow an exception: libraries in C do.
-    """
+    """Ends the process at Ctrl-C during imports, which may swallow an exception."""
     os.write(2, b"vlmtune: interrupted\n")
     os._exit(130)
 

@@ -41,7 +41,13 @@ Override = tuple[str, Any]
 
 
 def rewritten(arguments: Sequence[str]) -> tuple[list[str], list[Override]]:
-    """Returns the arguments with a YAML for each stem, and apart overrides of items of lists."""
+    """Returns the arguments with a YAML for each stem, and apart the overrides of items of lists.
+
+    Example:
+        >>> words, items = rewritten(["--data.batch_size=4", "--trainer.callbacks.0.name", "mine"])
+        >>> words, items
+        (['--data.batch_size=4'], [('trainer.callbacks.0.name', 'mine')])
+    """
     words = []
     items = []
     # Only options of plug-ins and of items of lists are read here; the parser reads the rest.

@@ -92,7 +92,8 @@ class _Pieces:
         # Ranks do not divide the pieces beforehand, so a slow rank takes fewer.
         for wait in (False, True):  # first those that nobody holds, then what killed ones leave
             for piece in range(len(self.ids)):
-                if not self._there(piece) and self._compute(piece, wait):
+                is_there = (self._folder(piece) / META).exists()
+                if not is_there and self._compute(piece, wait):
                     return
 
     def join(self, writer: FolderWriter) -> None:
@@ -177,9 +178,6 @@ class _Pieces:
         if not self._announced:
             announce(self.key, self.path, self.rows, row_bytes)
         self._announced = True
-
-    def _there(self, piece: int) -> bool:
-        return (self._folder(piece) / META).exists()
 
     def _folder(self, piece: int) -> Path:
         return self.folder / f"{piece:04d}"

@@ -40,9 +40,7 @@ def heat(
         ((255, 219, 191), (102, 102, 102))
     """
     values = np.asarray(weights, dtype=np.float32)
-    if largest is None:
-        largest = values.max()
-    full = largest or 1.0  # 1 where no patch has a weight
+    full = (largest or values.max()) or 1.0  # 1 where no patch has a weight
     fractions = (values / full).clip(0, 1)
     # The square root shows small weights too, which would else look like none.
     heat_of_patches = np.sqrt(fractions)

@@ -167,7 +167,8 @@ def read_trials(folder: Path, metric: str | None = None, searched: str = "") -> 
             ": name one of these by --metric"
         )
     # Sorting is stable: equal trials keep the order of their folders.
-    trials.sort(key=_rank)
+    higher_first = trials[0].metric.higher_is_better
+    trials.sort(key=lambda trial: trial.metric.value, reverse=higher_first)
     short_keys = tuple(map(_short, keys))
     return Trials(metric, short_keys, tuple(trials), _without_report(folder), tuple(lacking))
 
@@ -196,10 +197,6 @@ def _without_report(folder: Path) -> tuple[str, ...]:
             if is_trial and run not in with_report:
                 names.append(str(run.relative_to(folder)))
     return tuple(names)
-
-
-def _rank(trial: Trial) -> float:
-    return -trial.metric.value if trial.metric.higher_is_better else trial.metric.value
 
 
 def _flat(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:

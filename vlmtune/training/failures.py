@@ -65,8 +65,7 @@ def publish_failure(reason: str) -> bool:
             dist.destroy_process_group()
         if rank == 0:
             time.sleep(PATIENCE / 2)
-    first_rank, _, first_reason = first.partition(": ")
-    return first_reason == reason and first_rank != f"rank {rank}"
+    return first.partition(": ")[2] == reason and not first.startswith(f"rank {rank}:")
 
 
 def failure_of_others(error: BaseException) -> UserError:

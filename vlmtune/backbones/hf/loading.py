@@ -98,6 +98,10 @@ def locate(model: str, others: str = "") -> str:
     """Returns a hub id as it is, and a folder as an absolute path.
 
     An error says which `others` might have been named, too.
+
+    Example:
+        >>> locate("openai/clip-vit-base-patch32")
+        'openai/clip-vit-base-patch32'
     """
     folder = find_path(model)
     if folder is None and HUB_ID.fullmatch(model):

@@ -111,7 +111,12 @@ def load(
 
 
 def locate(model: str) -> str:
-    """Returns the name open_clip knows a model by; folders become absolute."""
+    """Returns the name open_clip knows a model by; folders become absolute.
+
+    Example:
+        >>> locate("ViT-B-32")
+        'ViT-B-32'
+    """
     if model.startswith(HUB):
         return model
     builtin = model.replace("/", "-")
