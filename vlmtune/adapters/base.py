@@ -91,18 +91,17 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
             reason = backbone.fits(spec, modality)
             if not reason:
                 continue
-            wanted = "embeddings" if spec.kind == "pooled" else f"{spec.kind} of layer {spec.layer}"
-            reason, _, fix = reason.partition(": ")  # which of its features would do
-            if not fix:
-                # A state is read by a tower, which runs the blocks after it.
-                named = {"pooled": "embeddings", "tokens": "tokens"}
-                ability = cast(Ability, named.get(spec.kind, f"{modality}_tower"))
-                fix = f"choose {backbones_with(ability)}"
-                if backbone.fusion is not None:
-                    fix += "; or the adapter Matching"
+            # A state is read by a tower, which runs the blocks after it.
+            ability = {"pooled": "embeddings", "tokens": "tokens"}.get(spec.kind)
+            wanted = f"{spec.kind} of layer {spec.layer}"
+            if spec.kind == "pooled":
+                wanted = "embeddings"
+            choice = backbones_with(cast(Ability, ability or f"{modality}_tower"))
+            if backbone.fusion is not None:
+                choice += "; or the adapter Matching"
             raise UserError(
                 f"expected a backbone with {wanted} for {modality}s, got "
-                f"{type(backbone).__name__} ({reason}): {fix}"
+                f"{type(backbone).__name__} ({reason}): choose {choice}"
             )
 
     @property

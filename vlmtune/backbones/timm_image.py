@@ -158,7 +158,7 @@ class TimmImage(Backbone):
         if modality == "text":
             return "it only reads images"
         if spec.kind == "words":
-            return "images have no words: read pooled features or tokens"
+            return "images have no words"
         if spec.kind == "state" and self._tower is None:
             return f"{type(self.model).__name__} is not a plain transformer"
         if spec.kind == "tokens" and not self._layers:

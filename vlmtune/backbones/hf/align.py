@@ -86,7 +86,7 @@ class Align(HFBackbone):
         if modality == "text":
             return no_such_layer(spec, self._text.layers)
         if spec.kind == "words":
-            return "images have no words: read pooled features or tokens"
+            return "images have no words"
         if spec.kind == "state":
             return "its image tower is convolutional, not a plain transformer"
         return no_such_layer(spec, self._layers)

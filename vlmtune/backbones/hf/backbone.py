@@ -196,7 +196,7 @@ class HFDualEncoder(HFBackbone):
     @override
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:
         if modality == "image" and spec.kind == "words":
-            return "images have no words: read pooled features or tokens"
+            return "images have no words"
         if spec.kind == "pooled":
             return self.no_pooled
         tower = self._image if modality == "image" else self._text

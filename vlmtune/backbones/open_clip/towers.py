@@ -181,7 +181,7 @@ class ImageSide:
     def fits(self, spec: FeatureSpec) -> str | None:
         """Returns why images have no features for `spec`, or None if they have."""
         if spec.kind == "words":
-            return "images have no words: read pooled features or tokens"
+            return "images have no words"
         if spec.kind == "state" and self.tower is None:
             trunk = getattr(self.visual, "trunk", self.visual)
             return f"its {type(trunk).__name__} image tower is not a plain transformer"
