@@ -77,7 +77,7 @@ ABSENT = {
 UNRUN |= {f"vlmtune build {name}": "needs a corpus" for name in ("flickr30k", "coco")}
 UNRUN |= {part: reason for reason, parts in ABSENT.items() for part in parts.split()}
 RESULTS = (
-    "earlier_methods earlier_quickstart earlier_training heads held_out losses "
+    "cola earlier_methods earlier_quickstart earlier_training heads held_out losses "
     "methods renderer transfer vectors words"
 )
 UNRUN |= {f"docs/results/{page}.md": "as docs/experiments.md" for page in RESULTS.split()}
