@@ -47,8 +47,9 @@ def run(options: argparse.Namespace) -> None:
     With `options.alphas` it measures the model at each of them. Without `options.out` it then
     writes nothing. If `options.alpha` is one of them, the model card has its scores.
     """
-    given = options.checkpoint or Path()
-    names_model = (given / CONFIG).is_file() or str(given).startswith(PUBLISHED)
+    given = options.checkpoint
+    is_export = given is not None and (given / CONFIG).is_file()
+    names_model = is_export or str(given).startswith(PUBLISHED)
     if names_model and options.model is None:
         # An export is a model that is named, and no checkpoint.
         options.model = str(given)
