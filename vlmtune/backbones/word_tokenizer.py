@@ -95,6 +95,6 @@ class WordTokenizer:
             raise UserError(
                 f"expected words of the model's {len(self.words)}-word vocabulary, got "
                 f"{', '.join(map(repr, unknown))} in {text!r}: use its words, or a model that "
-                "reads any, such as --model ViT-B-32-quickgelu:openai (of fit --model.backbone)"
+                "reads any, such as --model ViT-B-32-quickgelu:openai (for fit: --model.backbone)"
             )
         return [self.ids[word] for word in words]
